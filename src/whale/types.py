@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 Json = Any
 """A value that ``json.dumps`` accepts."""
@@ -46,6 +46,8 @@ class Task:
 class Sampling:
     """How tokens are drawn; belongs to the run, not to a harness. ``top_k=0`` means no cut, ``temperature=0`` greedy."""
 
+    __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}
+
     temperature: float = 1.0
     top_p: float = 1.0
     top_k: int = 20
@@ -60,6 +62,8 @@ class Limits:
     the host (time spent waiting for the model or a tool never counts). memory_mb: address space of the
     rollout's process. tool_calls: calls of tools in one rollout.
     """
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}
 
     turns: int = 16
     assistant_tokens: int = 8192

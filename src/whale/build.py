@@ -1,0 +1,81 @@
+"""From a checked configuration to a run that can start: loads tasks, engine, trainer and proposer, in that order.
+
+What is cheap to check comes first, so that bad input is refused before anything expensive is loaded.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from whale.archive import Archive
+from whale.config import RunConfig
+from whale.domains import load_domain
+from whale.domains.base import check_disjoint
+from whale.errors import ConfigError, DomainError
+from whale.progress import Progress
+from whale.proposers.catalogue import CatalogueProposer
+from whale.protocols import Domain, Engine, Proposer, Trainer
+from whale.run import Run
+from whale.store import Store
+from whale.types import SPLITS, Split, Task
+
+
+def build_run(config: RunConfig, store: Store, progress: Progress | None = None) -> Run:
+    """Assemble a run. Raises ConfigError, DomainError or EngineError with the way out."""
+    domain = load_domain(config.domain.name, config.domain.options)
+    tasks = load_tasks(config, domain)
+    proposer = _proposer(domain)
+    engine, trainer = load_policy(config)
+    return Run(
+        config=config, store=store, archive=Archive(store.folder / "candidates"), domain=domain, engine=engine,
+        trainer=trainer, proposer=proposer, tasks=tasks, progress=progress or Progress(),
+    )  # fmt: skip
+
+
+def load_tasks(config: RunConfig, domain: Domain) -> dict[Split, list[Task]]:
+    """All splits, checked: disjoint by content, unique ids, and large enough for what the recipe asks."""
+    tasks = {split: list(domain.tasks(split)) for split in SPLITS}
+    check_disjoint(tasks)
+    for split, need, key in (
+        ("weights", config.weights.tasks_per_step, "weights.tasks_per_step"),
+        ("search", config.search.tasks, "search.tasks"),
+        ("test", max(config.eval.tasks, 1), "eval.tasks"),
+    ):
+        have = len(tasks[split])  # type: ignore[index]
+        if have < need:
+            raise DomainError(f"split {split} of {domain.name} has {have} tasks, {key} asks for {need}; lower {key} or add tasks")
+    return tasks
+
+
+def load_policy(config: RunConfig) -> tuple[Engine, Trainer]:
+    """The engine and the trainer on their shared weights."""
+    if config.engine.kind != ("fake" if config.trainer.kind == "fake" else "transformers"):
+        raise ConfigError(f"engine.kind {config.engine.kind!r} and trainer.kind {config.trainer.kind!r} do not share weights")
+    if config.engine.kind == "fake":
+        from whale.testing import FakeEngine, FakeTrainer, FakeWeights
+
+        weights = FakeWeights()
+        return FakeEngine(weights), FakeTrainer(weights)
+    from whale.engines.local_model import LocalModel  # heavy: torch and transformers
+    from whale.engines.transformers import TransformersEngine
+    from whale.trainers.torch import Adam, TorchTrainer
+
+    section = config.trainer
+    model = LocalModel(config.model, device=config.engine.device, dtype=config.engine.dtype, threads=config.engine.threads or None)
+    adam = Adam(
+        lr=section.lr, betas=section.betas, weight_decay=section.weight_decay, warmup_steps=section.warmup_steps, clip=section.clip
+    )
+    engine = TransformersEngine(model, wave_rows=config.engine.wave_rows)
+    return engine, TorchTrainer(model, adam, token_budget=section.token_budget)
+
+
+def open_store(config: RunConfig) -> Store:
+    """The store of the configured run folder (not opened yet)."""
+    return Store(Path(config.run_dir))
+
+
+def _proposer(domain: Domain) -> Proposer:
+    catalogue = domain.catalogue()
+    if catalogue is None:
+        raise ConfigError(f"search.proposer.kind: domain {domain.name!r} has no catalogue; choose another proposer")
+    return CatalogueProposer(catalogue)

@@ -1,0 +1,149 @@
+"""The harness phase: Meta-Harness search under fixed weights (paper, section on the harness phase).
+
+The incoming harness is scored under the new weights; then each round a proposer writes candidate files, each is
+checked and smoke-run before any rollout is spent on it, the survivors are evaluated on the search tasks with the
+same seeds, and the incumbent is picked. A broken candidate is a record in the archive, never the end of a run.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Container, Sequence
+from pathlib import Path
+from typing import Any
+
+from whale import accept, schedule, stats
+from whale.errors import HarnessError
+from whale.evaluate import blocks, look_if_due
+from whale.harness.validate import check_source
+from whale.archive import make_candidate
+from whale.rollout import Attempt
+from whale.run import Run
+from whale.seeds import derive
+from whale.smoke import smoke_run
+from whale.state import Phase, RunState
+from whale.store import write_atomic
+from whale.types import Candidate, Rollout, Score
+
+
+def search_harness(run: Run, state: RunState, phase: Phase) -> tuple[RunState, str]:
+    """Run a harness phase to its end; returns the state with the accepted harness and why the phase ended.
+
+    The whole phase is replayed after a crash: proposals and evaluation blocks that are on disk are read.
+    """
+    run.archive.clear_from(state.candidates)
+    scores: dict[str, Score] = {}
+    state, scores[state.harness] = _score(run, state, phase, run.archive.get(state.harness))
+    state = state.but(values=(scores[state.harness].mean or 0.0,))
+    while not (ended := schedule.phase_ended(phase, state.values)):
+        if schedule.out_of_budget(run.config.schedule, state):
+            return state, "rollouts"
+        number = len(state.values)
+        proposals = _proposals(run, state, phase, number)
+        if not proposals:
+            run.progress.note(f"the proposer has no further idea after {number - 1} rounds of this phase")
+            return state.but(exhausted=True), "exhausted"
+        for proposal in proposals:
+            state = _try_candidate(run, state, phase, number, proposal, scores)
+        state = _pick(run, state, scores)
+        state = look_if_due(run, state)
+    return state, ended
+
+
+def _try_candidate(
+    run: Run, state: RunState, phase: Phase, number: int, proposal: dict[str, Any], scores: dict[str, Score]
+) -> RunState:
+    """Check, smoke-run and evaluate one proposal; whatever goes wrong with it is recorded and shown to the next round."""
+    candidate = make_candidate(
+        state.candidates, proposal["source"], parent=state.harness, phase=phase.index, round=number,
+        **{key: proposal.get(key, "") for key in ("hypothesis", "axis", "mechanism")}, spec=proposal.get("spec") or {},
+    )  # fmt: skip
+    state = state.but(candidates=state.candidates + 1)
+    problem = check_candidate(run, candidate, scores)
+    run.archive.add(candidate)
+    if problem:
+        run.archive.reject(candidate.id, *problem)
+    else:
+        try:
+            state, scores[candidate.id] = _score(run, state, phase, candidate)
+        except HarnessError as error:
+            run.archive.reject(candidate.id, "evaluation", str(error))
+    rejected = run.archive.rejected(candidate.id)
+    score = scores.get(candidate.id)
+    run.log(state, kind="candidate", candidate=candidate.id, parent=candidate.parent, axis=candidate.axis,
+            score=score.mean if score else None, turns=score.turns if score else None, rejected=rejected)  # fmt: skip
+    run.progress.candidate(candidate, score, rejected)
+    return state
+
+
+def check_candidate(run: Run, candidate: Candidate, scored: Container[str]) -> tuple[str, str] | None:
+    """``(stage, reason)`` if the candidate must not be evaluated, else ``None``. Costs no rollout.
+
+    scored: ids that have a score in this phase; the same code again is not paid twice.
+    """
+    try:
+        check_source(candidate.source, run.domain.allowed_imports)
+    except HarnessError as error:
+        return "check", str(error)
+    twin = run.archive.duplicate_of(candidate.source)
+    if twin is not None and twin in scored:
+        return "duplicate", f"same code as {twin} under the same policy"
+    problem = smoke_run(run.domain, candidate, run.config.limits, run.config.harness.isolation)
+    return ("smoke", problem) if problem else None
+
+
+def search_attempts(run: Run, phase: Phase) -> list[Attempt]:
+    """Rollouts every candidate of the phase is scored on: same tasks, same seeds for all candidates and rounds."""
+    config = run.config.search
+    return [
+        Attempt(task, sample, derive(run.config.seed, "search", phase.index, task.id, sample))
+        for task in run.tasks["search"][: config.tasks]
+        for sample in range(config.samples)
+    ]
+
+
+def _score(run: Run, state: RunState, phase: Phase, candidate: Candidate) -> tuple[RunState, Score]:
+    config = run.config.search
+    rollouts: list[Rollout] = []
+    keys: list[str] = []
+    pieces = blocks(search_attempts(run, phase), config.block_tasks * config.samples)
+    for number, attempts in enumerate(pieces):
+        key, done = run.block(f"s{phase.index:03d}-{candidate.id}-{number:02d}", "search", candidate, attempts)
+        keys.append(key)
+        rollouts += done
+    score = stats.score(rollouts, candidate.id, state.policy.version)
+    run.archive.record(score, candidate.id, phase.index)
+    write_atomic(run.archive.folder / candidate.id / "blocks.json", json.dumps(keys))
+    counters = state.counters.model_copy(update={
+        "search": state.counters.search + len(rollouts),
+        "sampled_tokens": state.counters.sampled_tokens + sum(r.sampled_tokens for r in rollouts),
+    })  # fmt: skip
+    return state.but(counters=counters), score
+
+
+def _pick(run: Run, state: RunState, scores: dict[str, Score]) -> RunState:
+    best = accept.paper_rule(scores[state.harness], list(scores.values()))
+    if best.harness != state.harness:
+        before = scores[state.harness]
+        run.store.event("accepted", harness=best.harness, over=state.harness, score=best.mean, before=before.mean)
+        run.progress.accepted(best, before)
+    return state.but(harness=best.harness, values=(*state.values, best.mean or 0.0))
+
+
+def _proposals(run: Run, state: RunState, phase: Phase, number: int) -> list[dict[str, Any]]:
+    """The proposals of a round, from disk if the proposer has already answered."""
+    outbox = run.store.folder / "proposals" / f"{phase.index:03d}-{number:03d}"
+    marker = outbox / "done.json"
+    if not marker.exists():
+        shutil.rmtree(outbox, ignore_errors=True)
+        outbox.mkdir(parents=True)
+        seed = derive(run.config.seed, "propose", phase.index, number)
+        cost = run.proposer.propose(run.archive, state.harness, outbox, run.config.search.candidates, seed)
+        write_atomic(marker, json.dumps(dict(cost)))
+    return _read_outbox(outbox)
+
+
+def _read_outbox(outbox: Path) -> list[dict[str, Any]]:
+    manifest: Sequence[dict[str, Any]] = json.loads((outbox / "manifest.json").read_text())
+    return [{**entry, "source": (outbox / entry["file"]).read_text()} for entry in manifest]

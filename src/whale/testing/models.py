@@ -1,0 +1,100 @@
+"""Tiny models of the real kinds, built in code and saved as a folder that the real engine and trainer load.
+
+Random weights, a byte-level tokenizer without merges (any text survives a round trip) and a ChatML template:
+enough to test every path that a real model takes, in milliseconds.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import torch
+from tokenizers import AddedToken, Tokenizer, decoders, pre_tokenizers
+from tokenizers.models import BPE
+
+TinyKind = Literal["llama", "qwen3", "qwen3.5"]
+"""``llama`` and ``qwen3``: full attention only. ``qwen3.5``: linear attention with a full layer now and then."""
+
+KINDS: tuple[TinyKind, ...] = get_args(TinyKind)
+
+SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
+DEFAULT_SYSTEM = "You are tiny."
+
+TEMPLATE = (
+    "{% for message in messages %}"
+    "{% if loop.first and messages[0]['role'] != 'system' %}{{ '<|im_start|>system\n"
+    + DEFAULT_SYSTEM
+    + "<|im_end|>\n' }}{% endif %}"
+    "{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+
+
+def tiny_tokenizer() -> Any:
+    """A fast tokenizer of 256 bytes and the three ChatML tokens (ids 0, 1, 2; ``<|im_end|>`` = 2 ends a turn)."""
+    from transformers import PreTrainedTokenizerFast
+
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    words = {word: number for number, word in enumerate([*SPECIAL, *alphabet])}
+    core = Tokenizer(BPE(vocab=words, merges=[]))
+    core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    core.decoder = decoders.ByteLevel()
+    core.add_special_tokens([AddedToken(word, special=True, normalized=False) for word in SPECIAL])
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=core, eos_token="<|im_end|>", pad_token="<|im_end|>", bos_token="<|im_start|>"
+    )
+    tokenizer.chat_template = TEMPLATE
+    return tokenizer
+
+
+def tiny_config(kind: TinyKind, vocabulary: int) -> Any:
+    """Configuration of hidden size 32, 2 layers (4 for the hybrid), 4 heads over 2 key/value heads, 512 positions."""
+    import transformers as hf
+
+    shape: dict[str, Any] = {
+        "vocab_size": vocabulary,
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 8,
+        "max_position_embeddings": 512,
+        "eos_token_id": 2,
+        "bos_token_id": 1,
+        "pad_token_id": 2,
+        "tie_word_embeddings": True,
+        "initializer_range": 0.3,  # peaked distributions: greedy choices do not hang on the last bit
+    }
+    if kind == "llama":
+        return hf.LlamaConfig(**shape)
+    if kind == "qwen3":
+        return hf.Qwen3Config(**{**shape, "tie_word_embeddings": False})
+    if kind == "qwen3.5":
+        linear = {
+            "num_hidden_layers": 4,
+            "layer_types": ["linear_attention", "full_attention"] * 2,
+            "linear_key_head_dim": 8,
+            "linear_value_head_dim": 8,
+            "linear_num_key_heads": 2,
+            "linear_num_value_heads": 4,
+        }
+        return hf.Qwen3_5TextConfig(**{**shape, **linear})
+    raise ValueError(f"kind: {kind!r} is not one of {KINDS}")
+
+
+def save_tiny(kind: TinyKind, folder: Path, seed: int = 0) -> Path:
+    """Build a tiny model with random weights from ``seed`` and save it to ``folder``; returns the folder.
+
+    The caller's random state is left as it was.
+    """
+    from transformers import AutoModelForCausalLM
+
+    tokenizer = tiny_tokenizer()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        net = AutoModelForCausalLM.from_config(tiny_config(kind, len(tokenizer)))
+    net.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder

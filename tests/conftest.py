@@ -28,13 +28,13 @@ def toy_config(folder, **changes):
     return build_config(data)
 
 
-@pytest.fixture()
+@pytest.fixture
 def config(tmp_path):
     """A toy configuration maker: ``config(section={...})`` for a run folder of this test."""
     return lambda **changes: toy_config(tmp_path / "run", **changes)
 
 
-@pytest.fixture()
+@pytest.fixture
 def make_run(config):
     """``make_run(proposer=..., section={...})``: an opened run on the fakes and the state it would continue from."""
     stores = []

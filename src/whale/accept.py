@@ -8,7 +8,7 @@ from whale.types import Score
 
 
 def paper_rule(incumbent: Score, candidates: Sequence[Score]) -> Score:
-    """Best success rate, ties to fewer turns, then to the incumbent, then to the earlier candidate (paper, harness phase).
+    """Best success rate, ties to fewer turns, then to the incumbent, then to the earlier candidate (paper).
 
     Scores without a mean (nothing valid) are never picked over one that has a mean.
     """

@@ -63,11 +63,14 @@ class Archive:
 
     def rejected(self, candidate_id: str) -> dict[str, str] | None:
         """Stage and reason of a rejection, or ``None``."""
-        return _read(self._folder / candidate_id / "rejected.json")
+        found: dict[str, str] | None = _read(self._folder / candidate_id / "rejected.json")
+        return found
 
     def record(self, score: Score, candidate_id: str, phase: int) -> None:
         """Add a result; one per (policy version, phase)."""
-        scores = [s for s in self.scores(candidate_id) if (s["policy_version"], s["phase"]) != (score.policy_version, phase)]
+        scores = [
+            s for s in self.scores(candidate_id) if (s["policy_version"], s["phase"]) != (score.policy_version, phase)
+        ]
         scores.append({**asdict(score), "reasons": dict(score.reasons), "phase": phase})
         write_atomic(self._folder / candidate_id / "score.json", json.dumps(scores, indent=1))
 

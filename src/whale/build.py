@@ -43,14 +43,18 @@ def load_tasks(config: RunConfig, domain: Domain) -> dict[Split, list[Task]]:
     ):
         have = len(tasks[split])  # type: ignore[index]
         if have < need:
-            raise DomainError(f"split {split} of {domain.name} has {have} tasks, {key} asks for {need}; lower {key} or add tasks")
+            raise DomainError(
+                f"split {split} of {domain.name} has {have} tasks, {key} asks for {need}; lower {key} or add tasks"
+            )
     return tasks
 
 
 def load_policy(config: RunConfig) -> tuple[Engine, Trainer]:
     """The engine and the trainer on their shared weights."""
     if config.engine.kind != ("fake" if config.trainer.kind == "fake" else "transformers"):
-        raise ConfigError(f"engine.kind {config.engine.kind!r} and trainer.kind {config.trainer.kind!r} do not share weights")
+        raise ConfigError(
+            f"engine.kind {config.engine.kind!r} and trainer.kind {config.trainer.kind!r} do not share weights"
+        )
     if config.engine.kind == "fake":
         from whale.testing import FakeEngine, FakeTrainer, FakeWeights
 
@@ -61,9 +65,15 @@ def load_policy(config: RunConfig) -> tuple[Engine, Trainer]:
     from whale.trainers.torch import Adam, TorchTrainer
 
     section = config.trainer
-    model = LocalModel(config.model, device=config.engine.device, dtype=config.engine.dtype, threads=config.engine.threads or None)
+    model = LocalModel(
+        config.model, device=config.engine.device, dtype=config.engine.dtype, threads=config.engine.threads or None
+    )
     adam = Adam(
-        lr=section.lr, betas=section.betas, weight_decay=section.weight_decay, warmup_steps=section.warmup_steps, clip=section.clip
+        lr=section.lr,
+        betas=section.betas,
+        weight_decay=section.weight_decay,
+        warmup_steps=section.warmup_steps,
+        clip=section.clip,
     )
     engine = TransformersEngine(model, wave_rows=config.engine.wave_rows)
     return engine, TorchTrainer(model, adam, token_budget=section.token_budget)

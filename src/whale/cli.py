@@ -20,7 +20,9 @@ app.add_typer(harness_app, name="harness")
 app.add_typer(models_app, name="models")
 out = Console(highlight=False, soft_wrap=True)
 
-Overrides = Annotated[list[str] | None, typer.Argument(metavar="[key=value]...", help="Overrides, e.g. schedule.steps=4.")]
+Overrides = Annotated[
+    list[str] | None, typer.Argument(metavar="[key=value]...", help="Overrides, e.g. schedule.steps=4.")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 RunFolder = Annotated[Path, typer.Argument(help="Run folder.")]
 
@@ -29,7 +31,10 @@ RunFolder = Annotated[Path, typer.Argument(help="Run folder.")]
 def run(
     recipe: Annotated[Path, typer.Argument(help="Recipe file (TOML).")],
     overrides: Overrides = None,
-    fork: Annotated[Path | None, typer.Option(help="Continue from the recipe's run folder in this new folder, under the changed settings.")] = None,
+    fork: Annotated[
+        Path | None,
+        typer.Option(help="Continue from the recipe's run folder in this new folder, under the changed settings."),
+    ] = None,
 ) -> None:
     """Run a recipe, or continue it: the same command after a stop goes on where it was."""
     from whale.config import load_config
@@ -55,7 +60,11 @@ def resume(folder: RunFolder) -> None:
 
 
 @app.command()
-def plan(recipe: Annotated[Path, typer.Argument(help="Recipe file (TOML).")], overrides: Overrides = None, as_json: AsJson = False) -> None:
+def plan(
+    recipe: Annotated[Path, typer.Argument(help="Recipe file (TOML).")],
+    overrides: Overrides = None,
+    as_json: AsJson = False,
+) -> None:
     """Say what a recipe will spend at most, before anything is spent."""
     from whale.config import load_config
     from whale.doctor import machine_rate, model_parameters
@@ -65,25 +74,35 @@ def plan(recipe: Annotated[Path, typer.Argument(help="Recipe file (TOML).")], ov
     parameters = model_parameters(config.model) if config.engine.kind == "transformers" else None
     figures = make_plan(config, parameters, machine_rate() if parameters else None)
     if as_json:
-        return _print_json(figures)
+        _print_json(figures)
+        return
     rollouts = figures["rollouts"]
     out.print(f"weight steps     {figures['weight_steps']}")
     out.print(f"harness phases   {figures['harness_phases']} with {figures['proposal_rounds']} proposal rounds in all")
-    out.print(f"rollouts         {rollouts['train']} training + {rollouts['search']} search; evaluation {rollouts['eval'] if rollouts['eval'] is not None else 'by the size of the test split'}")
+    evaluation = "by the size of the test split" if rollouts["eval"] is None else rollouts["eval"]
+    out.print(f"rollouts         {rollouts['train']} training + {rollouts['search']} search; evaluation {evaluation}")
     out.print(f"sampled tokens   at most {figures['sampled_tokens']:,}")
     out.print(f"disk             about {figures['disk_bytes'] / 1e9:.1f} GB")
     seconds = figures["seconds"]
-    out.print(f"time             {'unknown (the model is not on this machine)' if seconds is None else f'roughly {seconds / 60:.0f} min on this machine'}")
+    minutes = f"roughly {seconds / 60:.0f} min on this machine" if seconds is not None else "unknown (no model here)"
+    out.print(f"time             {minutes}")
 
 
 @app.command()
-def report(folder: RunFolder, as_json: AsJson = False, html: Annotated[Path | None, typer.Option(help="Where to write the HTML page; default: report.html in the run folder.")] = None) -> None:
+def report(
+    folder: RunFolder,
+    as_json: AsJson = False,
+    html: Annotated[
+        Path | None, typer.Option(help="Where to write the HTML page; default: report.html in the run folder.")
+    ] = None,
+) -> None:
     """Summarise a run: figures in the terminal, and one self-contained HTML page."""
     from whale.report.data import summarise
 
     summary = summarise(folder)
     if as_json:
-        return _print_json(summary)
+        _print_json(summary)
+        return
     from whale.report.html import write_report
     from whale.report.text import print_report
 
@@ -96,7 +115,9 @@ def evaluate(
     folder: RunFolder,
     split: Annotated[str, typer.Option(help="weights, search, test or unseen.")] = "test",
     k: Annotated[int, typer.Option("-k", min=1, help="Rollouts per task.")] = 8,
-    harness: Annotated[str, typer.Option(help="A candidate id of the run or a file; default: the accepted harness.")] = "",
+    harness: Annotated[
+        str, typer.Option(help="A candidate id of the run or a file; default: the accepted harness.")
+    ] = "",
     base: Annotated[bool, typer.Option("--base", help="Use the untrained base policy.")] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -105,7 +126,8 @@ def evaluate(
 
     figures = evaluate_folder(folder, split, k, harness, base)
     if as_json:
-        return _print_json(figures)
+        _print_json(figures)
+        return
     estimate = "unknown" if figures["mean"] is None else "{mean:.3f} [{low:.3f}, {high:.3f}]".format(**figures)
     out.print(
         f"{split} mean@{k}: {estimate}  ({figures['tasks']} tasks, coverage {figures['coverage']:.2f}, "
@@ -115,11 +137,15 @@ def evaluate(
 
 @app.command(name="try")
 def try_harness(
-    harness: Annotated[str, typer.Argument(help="Harness file, `h0` for the domain's seed harness, or a candidate id with --run.")],
+    harness: Annotated[
+        str, typer.Argument(help="Harness file, `h0` for the domain's seed harness, or a candidate id with --run.")
+    ],
     domain: Annotated[str, typer.Option("--domain", "-d", help="Domain.")] = "",
     task: Annotated[str, typer.Option("--task", "-t", help="Task id, or SPLIT:NUMBER such as search:0.")] = "search:0",
     n: Annotated[int, typer.Option("-n", min=1, help="Rollouts.")] = 1,
-    run_folder: Annotated[Path | None, typer.Option("--run", help="Take policy, domain and limits from this run.")] = None,
+    run_folder: Annotated[
+        Path | None, typer.Option("--run", help="Take policy, domain and limits from this run.")
+    ] = None,
     recipe: Annotated[Path | None, typer.Option(help="Take model, domain and limits from this recipe.")] = None,
     edit: Annotated[bool, typer.Option("--edit", help="Run again each time the file is saved, until Ctrl-C.")] = False,
 ) -> None:
@@ -134,7 +160,9 @@ def try_harness(
 
 
 @app.command()
-def doctor(folder: Annotated[Path, typer.Option(help="Where runs will be stored.")] = Path("runs"), as_json: AsJson = False) -> None:
+def doctor(
+    folder: Annotated[Path, typer.Option(help="Where runs will be stored.")] = Path("runs"), as_json: AsJson = False
+) -> None:
     """Try what a run needs on this machine and print the fix for what is missing."""
     from whale.doctor import diagnose
 
@@ -143,7 +171,10 @@ def doctor(folder: Annotated[Path, typer.Option(help="Where runs will be stored.
         _print_json([vars(check) for check in checks])
     else:
         for check in checks:
-            out.print(f"{'ok  ' if check.ok else 'FIX ' if check.needed else 'note'}  {check.name}: {check.detail}", markup=False)
+            out.print(
+                f"{'ok  ' if check.ok else 'FIX ' if check.needed else 'note'}  {check.name}: {check.detail}",
+                markup=False,
+            )
             if not check.ok and check.fix:
                 out.print(f"      -> {check.fix}", markup=False)
     if any(not check.ok and check.needed for check in checks):
@@ -167,7 +198,10 @@ def validate(
 
 
 @harness_app.command()
-def show(folder: RunFolder, candidate: Annotated[str, typer.Argument(help="Candidate id; default: the accepted harness.")] = "") -> None:
+def show(
+    folder: RunFolder,
+    candidate: Annotated[str, typer.Argument(help="Candidate id; default: the accepted harness.")] = "",
+) -> None:
     """Print a candidate's source with its idea and results."""
     from whale.tryout import describe
 
@@ -201,7 +235,8 @@ def list_models(as_json: AsJson = False) -> None:
 
     infos = known()
     if as_json:
-        return _print_json([vars(info) if hasattr(info, "__dict__") else info for info in infos])
+        _print_json([vars(info) for info in infos])
+        return
     for info in infos:
         out.print(f"{'present' if info.present else '       '}  {info.name}  ({info.licence})", markup=False)
 
@@ -236,7 +271,9 @@ def _launch(config: Any) -> None:
     try:
         launch(config, LiveProgress(folder))
     except KeyboardInterrupt:
-        out.print(f"stopped. Finished work is kept in {folder}. Continue with the same command, or: whale resume {folder}")
+        out.print(
+            f"stopped. Finished work is kept in {folder}. Continue with the same command, or: whale resume {folder}"
+        )
         raise SystemExit(130) from None
     print_report(summarise(folder), out)
     out.print(f"page: {write_report(folder)}")

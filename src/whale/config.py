@@ -30,7 +30,10 @@ class DomainConfig(Section):
 
 
 class EngineConfig(Section):
-    kind: Literal["transformers", "fake"] = Field("transformers", description="What samples: transformers on this machine, or the scripted engine of `whale.testing`.")
+    kind: Literal["transformers", "fake"] = Field(
+        "transformers",
+        description="What samples: transformers on this machine, or the scripted engine of `whale.testing`.",
+    )
     device: str = Field("cpu", description="Device of engine and trainer: `cpu`, `cuda`, `mps`.")
     dtype: Literal["float32", "bfloat16"] = Field("float32", description="Precision of the weights.")
     threads: int = Field(0, ge=0, description="CPU threads; 0 takes all cores. Another count gives other tokens.")
@@ -39,7 +42,11 @@ class EngineConfig(Section):
 
 class TrainerConfig(Section):
     kind: Literal["torch", "fake"] = Field("torch", description="What trains.")
-    lr: float = Field(1e-7, gt=0, description="AdamW learning rate after warm-up. The paper's launchers use 1e-7; small models need more.")
+    lr: float = Field(
+        1e-7,
+        gt=0,
+        description="AdamW learning rate after warm-up. The paper's launchers use 1e-7; small models need more.",
+    )
     warmup_steps: int = Field(0, ge=0, description="Updates over which the learning rate rises linearly.")
     weight_decay: float = Field(0.0, ge=0, description="AdamW decoupled weight decay.")
     betas: tuple[float, float] = Field((0.9, 0.999), description="AdamW momentum coefficients.")
@@ -53,19 +60,32 @@ class WeightsConfig(Section):
     tasks_per_step: int = Field(256, ge=1, description="Tasks sampled in a weight step.")
     samples: int = Field(8, ge=1, description="Rollouts per task.")
     accept_above: float = Field(0.5, ge=0, lt=1, description="A rollout is kept if its reward is greater than this.")
-    accept_truncated: bool = Field(False, description="Keep rollouts with a reply cut by a token limit (it has no end token).")
+    accept_truncated: bool = Field(
+        False, description="Keep rollouts with a reply cut by a token limit (it has no end token)."
+    )
     max_accepted_per_task: int = Field(0, ge=0, description="Accepted rollouts kept per task in a step; 0 keeps all.")
-    deduplicate: bool = Field(True, description="Keep one of several accepted rollouts of a task whose sampled tokens are equal.")
-    min_accepted: int = Field(1, ge=1, description="Accepted rollouts needed for an update; fewer are carried over to the next step.")
-    carry_across_harnesses: bool = Field(False, description="Keep carried-over rollouts when the harness has changed; they were made under other contexts.")
-    train_calls: Literal["all", "last", "marked"] = Field("all", description="Which model calls of an accepted rollout are trained on.")
+    deduplicate: bool = Field(
+        True, description="Keep one of several accepted rollouts of a task whose sampled tokens are equal."
+    )
+    min_accepted: int = Field(
+        1, ge=1, description="Accepted rollouts needed for an update; fewer are carried over to the next step."
+    )
+    carry_across_harnesses: bool = Field(
+        False,
+        description="Keep carried-over rollouts when the harness has changed; they were made under other contexts.",
+    )
+    train_calls: Literal["all", "last", "marked"] = Field(
+        "all", description="Which model calls of an accepted rollout are trained on."
+    )
     minibatch: int = Field(64, ge=1, description="Accepted rollouts per optimizer update.")
     epochs: int = Field(1, ge=1, description="Passes over the accepted rollouts of a step.")
     warn_after: int = Field(3, ge=1, description="Warn after this many steps in a row without an accepted rollout.")
 
 
 class ProposerConfig(Section):
-    kind: Literal["catalogue"] = Field("catalogue", description="Who proposes candidates. `catalogue` is offline and deterministic.")
+    kind: Literal["catalogue"] = Field(
+        "catalogue", description="Who proposes candidates. `catalogue` is offline and deterministic."
+    )
 
 
 class SearchConfig(Section):
@@ -82,18 +102,35 @@ class SearchConfig(Section):
 class ScheduleConfig(Section):
     """When to switch between the phases, and when the run ends."""
 
-    kind: Literal["fixed", "patience", "sequential", "weight_only", "harness_only"] = Field("fixed", description="`fixed` alternates steps and rounds; `patience` stops a phase without progress; the rest are baselines.")
+    kind: Literal["fixed", "patience", "sequential", "weight_only", "harness_only"] = Field(
+        "fixed",
+        description="`fixed` alternates steps and rounds; `patience` ends idle phases; the rest: baselines.",
+    )
     total_steps: int = Field(1, ge=0, description="Weight steps of the whole run.")
     steps: int = Field(1, ge=1, description="fixed: weight steps per cycle (E).")
-    rounds: int = Field(1, ge=1, description="fixed: proposal rounds per cycle. The paper's I counts the scoring of the incoming harness too: rounds = I - 1.")
-    total_rounds: int = Field(0, ge=0, description="sequential, harness_only: proposal rounds of the whole run; 0 means until proposer or budget is exhausted.")
+    rounds: int = Field(
+        1,
+        ge=1,
+        description="fixed: proposal rounds per cycle. The paper's I counts the first scoring too: I - 1.",
+    )
+    total_rounds: int = Field(
+        0,
+        ge=0,
+        description="sequential, harness_only: proposal rounds of the run; 0: until proposer or budget is exhausted.",
+    )
     window_steps: int = Field(1, ge=1, description="patience: training reward is averaged over this many steps.")
     min_steps: int = Field(1, ge=1, description="patience: least weight steps of a phase.")
-    patience_steps: int = Field(1, ge=1, description="patience: steps without a new best average that end a weight phase.")
+    patience_steps: int = Field(
+        1, ge=1, description="patience: steps without a new best average that end a weight phase."
+    )
     min_rounds: int = Field(5, ge=1, description="patience: least rounds of a harness phase.")
-    patience_rounds: int = Field(2, ge=1, description="patience: rounds without a new best score that end a harness phase.")
+    patience_rounds: int = Field(
+        2, ge=1, description="patience: rounds without a new best score that end a harness phase."
+    )
     max_rounds: int = Field(15, ge=1, description="patience: most rounds of a harness phase.")
-    max_rollouts: int = Field(0, ge=0, description="End the run once training and search have used this many rollouts; 0 means no limit.")
+    max_rollouts: int = Field(
+        0, ge=0, description="End the run once training and search have used this many rollouts; 0 means no limit."
+    )
 
     @model_validator(mode="after")
     def _needs_steps(self) -> ScheduleConfig:
@@ -107,21 +144,38 @@ class EvalConfig(Section):
 
     k: int = Field(8, ge=1, description="Rollouts per test task (mean@k).")
     tasks: int = Field(0, ge=0, description="Test tasks; 0 takes the whole split.")
-    every_rollouts: int = Field(0, ge=0, description="Evaluate each time training and search rollouts pass a multiple of this; 0 only at start and end.")
+    every_rollouts: int = Field(
+        0,
+        ge=0,
+        description="Evaluate each time training and search rollouts pass a multiple of this; 0 only at start and end.",
+    )
     between_k: int = Field(0, ge=0, description="Rollouts per task at looks between start and end; 0 means k.")
-    unseen: bool = Field(True, description="Also evaluate the split `unseen` at start and end, where the domain has one.")
+    unseen: bool = Field(
+        True, description="Also evaluate the split `unseen` at start and end, where the domain has one."
+    )
     block_tasks: int = Field(64, ge=1, description="Tasks per evaluation block.")
 
 
 class HarnessConfig(Section):
-    isolation: Literal["sealed", "contained", "off"] = Field("sealed", description="How candidate code is shut in; see docs/security.md.")
+    isolation: Literal["sealed", "contained", "off"] = Field(
+        "sealed", description="How candidate code is shut in; see docs/security.md."
+    )
     concurrent: int = Field(512, ge=1, description="Rollouts in flight at once.")
     retries: int = Field(1, ge=0, description="Further tries of a rollout that hit an infrastructure fault.")
-    max_infra_share: float = Field(0.2, ge=0, le=1, description="Stop the run (it can be resumed) when a block has lost more than this share to infrastructure.")
+    max_infra_share: float = Field(
+        0.2,
+        ge=0,
+        le=1,
+        description="Stop the run (it can be resumed) when a block has lost more than this share to infrastructure.",
+    )
 
 
 class StoreConfig(Section):
-    checkpoint_every: int = Field(1, ge=1, description="Weight steps between checkpoints. Steps after the last one are replayed from their recorded rollouts.")
+    checkpoint_every: int = Field(
+        1,
+        ge=1,
+        description="Weight steps between checkpoints. Steps since are replayed from their recorded rollouts.",
+    )
     keep_last: int = Field(2, ge=1, description="Checkpoints kept beside those at phase ends.")
     keep_phase_ends: bool = Field(False, description="Keep the checkpoint at the end of each weight phase.")
     min_free_gb: float = Field(2.0, ge=0, description="Refuse to start with less free disk than this (GB).")

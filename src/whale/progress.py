@@ -66,7 +66,9 @@ class Progress:
         """An evaluation has ended."""
         e = look.estimate
         figure = f"{e['mean']:.3f} [{e['low']:.3f}, {e['high']:.3f}]" if e["mean"] is not None else "unknown"
-        self.say(f"{look.split} mean@{e['k']} at {look.rollouts} rollouts: {figure} (coverage {e['coverage']:.2f})", "cyan")
+        self.say(
+            f"{look.split} mean@{e['k']} at {look.rollouts} rollouts: {figure} (coverage {e['coverage']:.2f})", "cyan"
+        )
 
     def close(self) -> None:
         """The run has ended or was stopped."""

@@ -30,7 +30,9 @@ another ``WhaleError`` for a fault of its own, which makes the rollout ``tool_in
 class Renderer(Protocol):
     """Turns messages and tools into token ids and sampled ids back into a reply. One per chat-template family."""
 
-    def encode(self, messages: Sequence[Message], tools: Sequence[ToolSpec], replies: Sequence[Sequence[int]]) -> list[int]:
+    def encode(
+        self, messages: Sequence[Message], tools: Sequence[ToolSpec], replies: Sequence[Sequence[int]]
+    ) -> list[int]:
         """Ids of the whole context, ending where the model starts to write.
 
         replies[i] are the sampled ids of model call i; an assistant message with ``reply: i`` is spliced from them.
@@ -45,7 +47,10 @@ class Renderer(Protocol):
 class Engine(Protocol):
     """Samples from the current policy: ids in, ids out."""
 
-    renderer: Renderer
+    @property
+    def renderer(self) -> Renderer:
+        """Turns messages into ids for this engine's policy."""
+        ...
 
     @property
     def version(self) -> int:
@@ -118,10 +123,15 @@ class Catalogue(Protocol):
         ...
 
     def propose(
-        self, parent: Mapping[str, Any], tried: Sequence[Mapping[str, Any]], reasons: Mapping[str, int], slots: int, seed: int
+        self,
+        parent: Mapping[str, Any],
+        tried: Sequence[Mapping[str, Any]],
+        reasons: Mapping[str, int],
+        slots: int,
+        seed: int,
     ) -> list[dict[str, Any]]:
-        """Up to ``slots`` proposals ``{spec, axis, mechanism, hypothesis}`` from the parent's spec, driven by the failure
-        ``reasons`` seen under it and by what was ``tried``; deterministic from ``seed``."""
+        """Up to ``slots`` proposals ``{spec, axis, mechanism, hypothesis}`` from the parent's spec, driven by the
+        failure ``reasons`` seen under it and by what was ``tried``; deterministic from ``seed``."""
         ...
 
 

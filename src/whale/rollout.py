@@ -37,7 +37,6 @@ from whale.types import (
     Verdict,
 )
 
-
 _REACTION_SECONDS = 0.05
 
 
@@ -230,7 +229,8 @@ class Waves:
         completion = await future
         if completion.version != self.version:
             raise StaleWeightsError(
-                f"asked for policy {self.version}, the engine sampled from {completion.version}; publish before rolling out"
+                f"asked for policy {self.version}, the engine sampled from {completion.version}; "
+                "publish before rolling out"
             )
         return completion
 
@@ -252,7 +252,7 @@ class Waves:
 
 
 class HostSession:
-    """The host's end of one rollout: enforces limits, encodes contexts, calls the engine and the tools, keeps the trace."""
+    """The host's end of one rollout: enforces limits, encodes contexts, calls engine and tools, keeps the trace."""
 
     def __init__(self, setting: Setting, attempt: Attempt, waves: Waves, order: int) -> None:
         self._setting = setting
@@ -342,7 +342,9 @@ class HostSession:
                 raise ValueError(f"there is no tool {tool!r}; the tools are: {', '.join(known) or 'none'}")
             return known[tool]
         function = tool.get("function", tool)
-        return ToolSpec(str(function["name"]), str(function.get("description", "")), dict(function.get("parameters", {})))
+        return ToolSpec(
+            str(function["name"]), str(function.get("description", "")), dict(function.get("parameters", {}))
+        )
 
     def _as_sampled(self, message: Message) -> Message:
         """Keep the mark of an earlier reply only if the harness passed it back unchanged."""

@@ -58,7 +58,8 @@ def weight_step(run: Run, state: RunState) -> RunState:
         empty_steps=empty, policy=run.trainer.policy(),
     )  # fmt: skip
     run.log(state, kind="step", step=state.step, reward=reward, accepted=len(kept), pending=len(pending),
-            rejected=rejected, harness=state.harness, policy=state.policy.version, **shape(rollouts), **figures)  # fmt: skip
+            rejected=rejected, harness=state.harness, policy=state.policy.version,
+            **shape(rollouts), **figures)  # fmt: skip
     run.progress.step(state, reward, len(kept), len(rollouts), figures)
     return state
 
@@ -70,7 +71,9 @@ def step_attempts(tasks: Sequence[Task], config: WeightsConfig, seed: int, step:
     """
     size = min(config.tasks_per_step, len(tasks))
     first, last = step * size, (step + 1) * size - 1
-    orders = {epoch: shuffled(tasks, seed, "epoch", epoch) for epoch in range(first // len(tasks), last // len(tasks) + 1)}
+    orders = {
+        epoch: shuffled(tasks, seed, "epoch", epoch) for epoch in range(first // len(tasks), last // len(tasks) + 1)
+    }
     chosen = [orders[position // len(tasks)][position % len(tasks)] for position in range(first, last + 1)]
     return [
         Attempt(task, sample, derive(seed, "train", step, task.id, sample))
@@ -149,7 +152,10 @@ def _trained_calls(rollout: Rollout, which: str) -> list[ModelCall]:
 
 
 def _why_not(
-    rollout: Rollout, config: WeightsConfig, tokens: tuple[tuple[int, ...], ...], of_task: set[tuple[tuple[int, ...], ...]]
+    rollout: Rollout,
+    config: WeightsConfig,
+    tokens: tuple[tuple[int, ...], ...],
+    of_task: set[tuple[tuple[int, ...], ...]],
 ) -> str:
     if rollout.reward is None:
         return "unknown"
@@ -170,7 +176,9 @@ def _carry_over(run: Run, state: RunState) -> RunState:
         return state
     wanted = run.archive.get(state.harness).hash
     kept = tuple(
-        row for row, rollout in zip(state.pending, run.store.read_rows(state.pending), strict=True) if rollout.harness == wanted
+        row
+        for row, rollout in zip(state.pending, run.store.read_rows(state.pending), strict=True)
+        if rollout.harness == wanted
     )
     dropped = len(state.pending) - len(kept)
     if dropped:

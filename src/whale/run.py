@@ -46,7 +46,9 @@ class Run:
             retries=config.harness.retries,
         )
 
-    def block(self, name: str, purpose: Purpose, harness: Candidate, attempts: Sequence[Attempt]) -> tuple[str, list[Rollout]]:
+    def block(
+        self, name: str, purpose: Purpose, harness: Candidate, attempts: Sequence[Attempt]
+    ) -> tuple[str, list[Rollout]]:
         """Roll out a block, or read it if it was finished before. Returns its key and its rollouts in order.
 
         Raises StoreError if more than ``harness.max_infra_share`` of it was lost to infrastructure.
@@ -83,7 +85,8 @@ class Run:
         if len(lost) > self.config.harness.max_infra_share * len(rollouts):
             raise StoreError(
                 f"block {name}: {len(lost)} of {len(rollouts)} rollouts were lost to infrastructure "
-                f"(harness.max_infra_share is {self.config.harness.max_infra_share}); first fault: {lost[0].detail or lost[0].outcome}. "
+                f"(harness.max_infra_share is {self.config.harness.max_infra_share}); "
+                f"first fault: {lost[0].detail or lost[0].outcome}. "
                 "Mend the cause and give the same command again; finished work is kept"
             )
 

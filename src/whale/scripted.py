@@ -20,7 +20,9 @@ _CALL = re.compile(r"<tool_call>\s*(.*?)\s*</tool_call>", re.DOTALL)
 class ByteRenderer:
     """Plain text rendering: ``role: content`` lines, one id per byte."""
 
-    def encode(self, messages: Sequence[Message], tools: Sequence[ToolSpec], replies: Sequence[Sequence[int]]) -> list[int]:
+    def encode(
+        self, messages: Sequence[Message], tools: Sequence[ToolSpec], replies: Sequence[Sequence[int]]
+    ) -> list[int]:
         """Ids of the conversation; earlier replies are spliced from their sampled ids."""
         ids: list[int] = list("".join(f"tool {tool.name}: {tool.description}\n" for tool in tools).encode())
         for message in messages:
@@ -39,7 +41,7 @@ class ByteRenderer:
 
 
 class ScriptedEngine:
-    """Answers request i of its life with ``replies[i % len]``, or with what a function of (context text, seed) returns."""
+    """Answers request i of its life with ``replies[i % len]``, or by a function of (context text, seed)."""
 
     vocabulary = END + 1
 

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from whale import accept, schedule, stats
+from whale.archive import make_candidate
 from whale.errors import HarnessError
 from whale.evaluate import blocks, look_if_due
 from whale.harness.validate import check_source
-from whale.archive import make_candidate
 from whale.rollout import Attempt
 from whale.run import Run
 from whale.seeds import derive
@@ -54,7 +54,7 @@ def search_harness(run: Run, state: RunState, phase: Phase) -> tuple[RunState, s
 def _try_candidate(
     run: Run, state: RunState, phase: Phase, number: int, proposal: dict[str, Any], scores: dict[str, Score]
 ) -> RunState:
-    """Check, smoke-run and evaluate one proposal; whatever goes wrong with it is recorded and shown to the next round."""
+    """Check, smoke-run and evaluate one proposal; what goes wrong with it is recorded for the next round."""
     candidate = make_candidate(
         state.candidates, proposal["source"], parent=state.harness, phase=phase.index, round=number,
         **{key: proposal.get(key, "") for key in ("hypothesis", "axis", "mechanism")}, spec=proposal.get("spec") or {},

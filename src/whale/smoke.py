@@ -1,4 +1,4 @@
-"""The smoke run: a candidate works two toy tasks with scripted replies, in its real sandbox, before it costs anything."""
+"""The smoke run: a candidate works toy tasks with scripted replies, in its real sandbox, before it costs anything."""
 
 from __future__ import annotations
 

@@ -85,7 +85,9 @@ class Store:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             self.close()
-            raise StoreError(f"{self.folder} is in use by another process; wait for it, or choose another run_dir") from None
+            raise StoreError(
+                f"{self.folder} is in use by another process; wait for it, or choose another run_dir"
+            ) from None
 
     def _check_disk(self, need_gb: float) -> None:
         free = shutil.disk_usage(self.folder).free / 1e9
@@ -104,7 +106,7 @@ class Store:
             if changed:
                 raise ConfigError(
                     f"{self.folder} belongs to another configuration: {'; '.join(changed)}. "
-                    "Undo the change, choose another run_dir, or continue from here under the new one with --fork NEW_RUN_DIR"
+                    "Undo the change, choose another run_dir, or continue from here with --fork NEW_RUN_DIR"
                 )
         write_atomic(path, json.dumps(new, indent=2))
 

@@ -78,7 +78,9 @@ class Tryout:
             print_rollout(rollout, out)
         rewards = [r.reward for r in rollouts if r.reward is not None]
         mean = f"{sum(rewards) / len(rewards):.3f}" if rewards else "unknown"
-        out.print(f"mean reward {mean} over {len(rewards)} of {n} rollouts, {time.monotonic() - began:.1f} s", markup=False)
+        out.print(
+            f"mean reward {mean} over {len(rewards)} of {n} rollouts, {time.monotonic() - began:.1f} s", markup=False
+        )
 
     def watch(self, harness: str, task_id: str, n: int, out: Console) -> None:
         """Run again whenever the file is saved, until interrupted."""
@@ -114,7 +116,11 @@ def print_rollout(rollout: Rollout, out: Console) -> None:
             out.print(f"  tool {use.name}({json.dumps(dict(use.arguments))}) -> {use.result}", markup=False)
         for message in call.messages:
             out.print(f"  {message.get('role')}: {message.get('content')}", markup=False)
-        out.print(f"  call {number}: {len(call.context)} context + {len(call.sampled)} sampled tokens, {call.finish}", style="dim", markup=False)
+        out.print(
+            f"  call {number}: {len(call.context)} context + {len(call.sampled)} sampled tokens, {call.finish}",
+            style="dim",
+            markup=False,
+        )
         out.print(f"  reply: {call.text}", style="bold", markup=False)
         for request in call.tool_calls:
             out.print(f"  asks for {request.name}({json.dumps(dict(request.arguments))}) {request.error}", markup=False)
@@ -164,9 +170,14 @@ def validate_file(path: Path, domain: str, isolation: str) -> str | None:
 def describe(folder: Path, candidate_id: str) -> str:
     """A candidate's idea, results and source as text."""
     archive, chosen = _candidate_of(folder, candidate_id)
-    lines = [f"# {chosen.id} (hash {chosen.hash}), parent {chosen.parent or 'none'}, axis {chosen.axis or '-'}", f"# {chosen.hypothesis}"]
+    lines = [
+        f"# {chosen.id} (hash {chosen.hash}), parent {chosen.parent or 'none'}, axis {chosen.axis or '-'}",
+        f"# {chosen.hypothesis}",
+    ]
     for score in archive.scores(chosen.id):
-        lines.append(f"# phase {score['phase']}: {score['mean']} on {score['valid']} rollouts, policy {score['policy_version']}")
+        lines.append(
+            f"# phase {score['phase']}: {score['mean']} on {score['valid']} rollouts, policy {score['policy_version']}"
+        )
     if rejected := archive.rejected(chosen.id):
         lines.append(f"# rejected at {rejected['stage']}: {rejected['reason']}")
     return "\n".join([*lines, "", chosen.source])
@@ -176,7 +187,9 @@ def difference(folder: Path, candidate_id: str, other_id: str) -> str:
     """Unified diff from ``other_id`` (default: the parent) to the candidate."""
     archive, chosen = _candidate_of(folder, candidate_id)
     other = archive.get(other_id or chosen.parent or "h0")
-    lines = difflib.unified_diff(other.source.splitlines(), chosen.source.splitlines(), other.id, chosen.id, lineterm="")
+    lines = difflib.unified_diff(
+        other.source.splitlines(), chosen.source.splitlines(), other.id, chosen.id, lineterm=""
+    )
     return "\n".join(lines) or "no difference"
 
 
@@ -192,7 +205,12 @@ def evaluate_folder(folder: Path, split: str, k: int, harness: str, base: bool) 
             candidate = _get(run.archive, harness or accepted)
         _, rollouts = evaluate(run, candidate, split, k, f"x-{split}-p{run.trainer.policy().version:05d}")  # type: ignore[arg-type]
         estimate = stats.mean_at_k(rollouts, k).to_json()
-        return {**estimate, "harness": harness or accepted, "policy_version": run.trainer.policy().version, "split": split}
+        return {
+            **estimate,
+            "harness": harness or accepted,
+            "policy_version": run.trainer.policy().version,
+            "split": split,
+        }
 
 
 @contextmanager

@@ -44,7 +44,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Sampling:
-    """How tokens are drawn; belongs to the run, not to a harness. ``top_k=0`` means no cut, ``temperature=0`` greedy."""
+    """How tokens are drawn; belongs to the run, not to a harness. ``top_k=0``: no cut; ``temperature=0``: greedy."""
 
     __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}
 
@@ -101,7 +101,7 @@ class GenerationRequest:
 
 
 Finish = Literal["stop", "length", "stop_string"]
-"""``stop``: the model emitted an end token. ``stop_string``: a requested string appeared. ``length``: cut by a limit."""
+"""``stop``: the model emitted an end token. ``stop_string``: a requested string came. ``length``: cut by a limit."""
 
 
 @dataclass(frozen=True)

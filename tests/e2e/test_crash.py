@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 COMMAND = "import sys; from tests_crash_entry import main; main()"
-ENTRY = '''
+ENTRY = """
 import sys, time
 from pathlib import Path
 from whale.config import load_config
@@ -27,7 +27,7 @@ def slow(self, requests, sampling, fast=fakes.FakeEngine.generate):
 def main():
     fakes.FakeEngine.generate = slow
     launch(load_config(Path(sys.argv[1])))
-'''
+"""
 RECIPE = """
 run_dir = "{run_dir}"
 domain = {{ name = "toy" }}
@@ -47,7 +47,9 @@ def start(folder, run_dir, every, delay):
     recipe.write_text(RECIPE.format(run_dir=folder / run_dir, every=every))
     (folder / "tests_crash_entry.py").write_text(ENTRY)
     environment = {**os.environ, "PYTHONPATH": str(folder)}
-    return subprocess.Popen([sys.executable, "-c", COMMAND, str(recipe), str(delay)], env=environment, start_new_session=True)
+    return subprocess.Popen(
+        [sys.executable, "-c", COMMAND, str(recipe), str(delay)], env=environment, start_new_session=True
+    )
 
 
 def result(folder):
@@ -67,7 +69,7 @@ def wasted(folder):
     return sum(json.loads(line)["rollouts"] for line in path.read_text().splitlines()) if path.exists() else 0
 
 
-@pytest.mark.slow()
+@pytest.mark.slow
 @pytest.mark.parametrize("every", [1, 3])
 def test_killed_runs_end_like_an_undisturbed_one(tmp_path: Path, every):
     calm = start(tmp_path, "calm", every, 0.02)

@@ -5,15 +5,21 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import subprocess
+import sys
+import textwrap
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
-from test_harness_support import LEVELS, Handler, processes, reply, run_once, source, with_process
+from test_harness_support import LEVELS, Handler, left_of, processes, reply, run_once, source, with_process
 
+import whale
 from whale.errors import EngineError, HarnessError, SandboxError
 from whale.harness import LimitReached
 from whale.harness.host import HarnessProcess, HarnessResult
+from whale.harness.validate import check_source
 from whale.types import Limits, Outcome
 
 ONE_CHAT = source("return (await session.chat([{'role': 'user', 'content': task.problem}])).text")
@@ -108,6 +114,26 @@ def test_dataclasses_and_annotations_work_in_a_harness() -> None:
     assert run_once(source("m = Memory()\nm.notes.append('n')\nreturn m.notes[0]", top)).answer == "n"
 
 
+def test_the_documented_example_is_a_harness_and_runs() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "harness.md").read_text()
+    example = text.split("```python\n")[1].split("```")[0]
+    check_source(example)
+
+    class Calls(Handler):
+        async def chat(self, request: Any) -> dict[str, Any]:
+            call = len(self.requests)
+            self.requests.append(request)
+            if request.messages[-1]["role"] == "user":
+                wish = {"name": "calculator", "arguments": {"expression": "1 + 1"}, "id": "", "error": ""}
+                return reply(call, "", tool_calls=[wish])
+            return reply(call, "It is \\boxed{2}")
+
+    handler = Calls()
+    assert run_once(example, handler=handler).answer == "\\boxed{2}"
+    assert handler.tools == [("calculator", {"expression": "1 + 1"})] * 3
+    assert sorted(handler.marks) == [3, 4, 5]
+
+
 # ---- files that do not load ----------------------------------------------------------------------------------
 
 
@@ -160,6 +186,7 @@ def test_an_endless_import_is_a_harness_error() -> None:
         ("x = 'a' * (4 << 30); return x", Outcome.HARNESS_ERROR, "MemoryError"),
         ("def f(n): return f(n) + 1\nreturn f(0)", Outcome.HARNESS_ERROR, "RecursionError"),
         ("await session.chat([{'role': 'user', 'content': {1, 2}}])", Outcome.HARNESS_ERROR, "TypeError"),
+        ("await session.tools.look(at={1, 2})", Outcome.HARNESS_ERROR, "TypeError"),
         ("await session.chat([])", Outcome.HARNESS_ERROR, "messages must be"),
         ("await session.chat([{'role': 'user'}], max_tokens=0)", Outcome.HARNESS_ERROR, "max_tokens is 0"),
         ("await session.chat([{'role': 'user'}], stop=[3])", Outcome.HARNESS_ERROR, "stop must be"),
@@ -363,12 +390,10 @@ def test_a_restart_that_works_is_forgiven() -> None:
 
 @pytest.mark.parametrize("level", LEVELS)
 def test_nothing_survives_close(level: str) -> None:
-    before = set(processes("runtime.py"))
-
     async def use(process: HarnessProcess) -> set[int]:
         running = [asyncio.create_task(process.run({}, i, Handler())) for i in range(5)]
         await asyncio.sleep(0.5)
-        alive = set(processes("runtime.py")) - before
+        alive = processes()
         await process.close()
         outcomes = await asyncio.gather(*running, return_exceptions=True)
         assert all(isinstance(outcome, SandboxError) for outcome in outcomes)
@@ -376,10 +401,33 @@ def test_nothing_survives_close(level: str) -> None:
 
     alive = with_process(source("await __import__('asyncio').sleep(3600)"), use, level)
     assert len(alive) >= 6  # the warm parent and five rollouts
-    deadline = time.monotonic() + 2
-    while (left := set(processes("runtime.py")) & alive) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert not left
+    assert not left_of(alive)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_nothing_survives_a_host_that_is_killed(level: str) -> None:
+    script = textwrap.dedent("""
+        import asyncio, sys
+        from whale.harness.host import HarnessProcess
+        from whale.types import Limits
+        SOURCE = "class Harness:\\n    async def run(self, task, session):\\n        while True: pass"
+        async def main():
+            async with HarnessProcess(SOURCE, isolation=sys.argv[1], limits=Limits()) as process:
+                runs = [asyncio.create_task(process.run({}, i, None)) for i in range(3)]
+                await asyncio.sleep(0.5)
+                print("running", flush=True)
+                await asyncio.gather(*runs)
+        asyncio.run(main())
+    """)
+    path = str(Path(whale.__file__ or "").parents[1])
+    argv, environment = [sys.executable, "-c", script, level], {**os.environ, "PYTHONPATH": path}
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, env=environment) as host:
+        assert host.stdout is not None
+        assert host.stdout.readline() == b"running\n"
+        alive = processes()
+        host.kill()
+    assert len(alive) >= 5  # the host, the warm parent, three rollouts
+    assert not left_of(alive, 5.0)
 
 
 def test_no_descriptor_is_left_behind() -> None:

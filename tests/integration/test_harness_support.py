@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import shutil
 import textwrap
+import time
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from whale.harness.host import ChatRequest, HarnessProcess, HarnessResult
@@ -88,13 +89,14 @@ def attempt(body: str, level: str, top: str = "", **limits: Any) -> str:
     return result.answer if result.answer is not None else f"{result.outcome}: {result.detail}"
 
 
-def processes(marker: str) -> list[int]:
-    """Ids of live processes whose command line contains ``marker``."""
-    found = []
-    for entry in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            if marker.encode() in entry.read_bytes():
-                found.append(int(entry.parent.name))
-        except OSError:
-            continue
-    return found
+def processes() -> set[int]:
+    """Ids of the live processes that this one, or one that it started, has started."""
+    return {child.pid for child in psutil.Process().children(recursive=True)}
+
+
+def left_of(pids: set[int], patience: float = 2.0) -> set[int]:
+    """Those of ``pids`` that are still there after a while."""
+    deadline = time.monotonic() + patience
+    while (left := {pid for pid in pids if psutil.pid_exists(pid)}) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return left

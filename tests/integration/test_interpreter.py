@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import time
 from pathlib import Path
 
@@ -89,9 +88,10 @@ def test_every_misfortune_is_readable(level: str, code: str, part: str) -> None:
     assert str(Path(__file__).parents[2]) not in text
 
 
+@pytest.mark.slow
 def test_endless_recursion_past_the_limit() -> None:
-    text = run("import sys\nsys.setrecursionlimit(10**9)\ndef f(): return f()\nf()", memory_mb=128, seconds=10)
-    assert any(word in text for word in ("MemoryError", "SIGSEGV", "RecursionError", "TimeoutError"))
+    text = run("import sys\nsys.setrecursionlimit(10**9)\ndef f(): return f()\nf()", memory_mb=100, seconds=60)
+    assert any(word in text for word in ("MemoryError", "SIGSEGV", "RecursionError", "SystemError"))
 
 
 @pytest.mark.slow
@@ -126,7 +126,7 @@ time.sleep(30)
     text, seconds = asyncio.run(main())
     assert text == "PermissionError\nTimeoutError: the code ran longer than 1 seconds"
     assert seconds < 4  # 2 on an idle machine
-    assert not processes("runtime.py") or os.environ.get("PYTEST_XDIST_WORKER")
+    assert not processes()
     time.sleep(2)
     assert not mark.exists()
 

@@ -85,7 +85,7 @@ BROKEN = [
 BETTER = "import re\n\n" + H0.replace("return reply.text", 'return (re.findall(r"\\d+", reply.text) or [""])[-1]')
 
 
-@pytest.mark.slow()
+@pytest.mark.slow
 def test_broken_candidates_are_recorded_and_end_nothing(make_run):
     proposer = ScriptedProposer([BROKEN, [BETTER]])
     run, state = make_run(proposer, schedule={"total_steps": 2, "steps": 1, "rounds": 2}, search={"candidates": 9})
@@ -166,7 +166,9 @@ def test_few_accepted_rollouts_are_carried_over(make_run):
 def test_waiting_rollouts_of_another_harness_are_discarded_aloud(make_run):
     """F20: contexts of an earlier harness are not trained under the next one unless asked for."""
     run, state = make_run(
-        ScriptedProposer([[BETTER]]), schedule={"total_steps": 2, "steps": 1, "rounds": 1}, weights={"min_accepted": 1000}
+        ScriptedProposer([[BETTER]]),
+        schedule={"total_steps": 2, "steps": 1, "rounds": 1},
+        weights={"min_accepted": 1000},
     )
     state = alternate(run, state)
     assert state.harness == "h1"

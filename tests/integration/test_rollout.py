@@ -2,6 +2,7 @@
 
 import asyncio
 from dataclasses import replace
+from typing import ClassVar
 
 import pytest
 
@@ -96,7 +97,12 @@ def test_a_changed_reply_is_new_context():
 
 @pytest.mark.parametrize(
     ("limits", "outcome"),
-    [({"turns": 1}, Outcome.LIMIT), ({"assistant_tokens": 2}, Outcome.LIMIT), ({"context_tokens": 5}, Outcome.LIMIT), ({}, Outcome.SCORED)],
+    [
+        ({"turns": 1}, Outcome.LIMIT),
+        ({"assistant_tokens": 2}, Outcome.LIMIT),
+        ({"context_tokens": 5}, Outcome.LIMIT),
+        ({}, Outcome.SCORED),
+    ],
 )
 def test_limits_are_the_hosts(limits, outcome):
     rollout = roll(TWO_TURNS, limits=Limits(**limits))[0]
@@ -105,7 +111,9 @@ def test_limits_are_the_hosts(limits, outcome):
 
 
 def test_a_caught_limit_still_allows_an_answer():
-    source = TWO_TURNS.replace("second = await session.chat(messages)", "second = await self.more(session, messages)") + (
+    source = TWO_TURNS.replace(
+        "second = await session.chat(messages)", "second = await self.more(session, messages)"
+    ) + (
         "\n    async def more(self, session, messages):\n        try:\n            return await session.chat(messages)\n"
         "        except Exception:\n            return type('R', (), {'text': ''})\n"
     )
@@ -114,14 +122,19 @@ def test_a_caught_limit_still_allows_an_answer():
 
 
 def test_call_tokens_are_clamped_and_the_cut_is_seen():
-    rollout = roll(H0.replace("}])", "}], max_tokens=1000)"), engine=ScriptedEngine(["a long reply"]), limits=Limits(call_tokens=4))[0]
+    rollout = roll(
+        H0.replace("}])", "}], max_tokens=1000)"), engine=ScriptedEngine(["a long reply"]), limits=Limits(call_tokens=4)
+    )[0]
     assert rollout.truncated
     assert rollout.sampled_tokens == 4
 
 
 def test_one_crash_leaves_the_others_alone():
     """F46: 63 scored, one error, nobody waits for the dead."""
-    source = H0.replace("return reply.text", "if task.problem.startswith('17 '):\n            raise KeyError('17')\n        return reply.text")
+    source = H0.replace(
+        "return reply.text",
+        "if task.problem.startswith('17 '):\n            raise KeyError('17')\n        return reply.text",
+    )
     rollouts = roll(source, 64)
     assert [r.task_id for r in rollouts if r.outcome == Outcome.HARNESS_ERROR] == ["t17"]
     assert sum(r.outcome == Outcome.SCORED for r in rollouts) == 63
@@ -182,7 +195,7 @@ def test_stale_weights_stop_the_block():
 class WithTools(ToyDomain):
     """The toy domain with three tools: one works, one refuses its arguments, one is out of order."""
 
-    tool_specs = {name: ToolSpec(name, name) for name in ("good", "picky", "broken")}
+    tool_specs: ClassVar = {name: ToolSpec(name, name) for name in ("good", "picky", "broken")}
 
     def open(self, task):
         episode = super().open(task)

@@ -15,8 +15,15 @@ def test_shipped_recipes_are_valid(recipe):
 
 
 def test_overrides_are_typed():
-    config = load_config(RECIPES / "toy.toml", ["seed=7", "schedule.kind=weight_only", "sampling.temperature=0.5", 'name="a b"'])
-    assert (config.seed, config.schedule.kind, config.sampling.temperature, config.name) == (7, "weight_only", 0.5, "a b")
+    config = load_config(
+        RECIPES / "toy.toml", ["seed=7", "schedule.kind=weight_only", "sampling.temperature=0.5", 'name="a b"']
+    )
+    assert (config.seed, config.schedule.kind, config.sampling.temperature, config.name) == (
+        7,
+        "weight_only",
+        0.5,
+        "a b",
+    )
 
 
 @pytest.mark.parametrize(

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import ast
+import asyncio
+import socket
 import struct
 from pathlib import Path
 
 import pytest
 
 import whale.harness
-from whale.harness import LimitReached, Reply, Task, runtime
-from whale.harness.forkserver import ProtocolError, decode, encode
+from whale.harness import LimitReached, Reply, Task, forkserver, runtime
+from whale.harness.forkserver import Fork, ForkServer, ProtocolError, decode, encode
 
 
 def test_the_runtime_imports_the_standard_library_only() -> None:
@@ -175,3 +177,36 @@ def test_harmless_arguments_only(machine: str) -> None:
 def test_other_machine_languages_are_shut() -> None:
     assert verdict("x86_64", 0x40000000 | 1) == EPERM  # x32
     assert verdict("x86_64", 1, arch=0x40000003) == KILL  # i386
+
+
+# ---- the clock -----------------------------------------------------------------------------------------------
+
+
+def own_time(moments: list[float], waits: list[float], seconds: float = 2.0) -> bool:
+    """Whether a fork that is never owed anything is ended by looks at these moments with these kernel waits."""
+
+    async def main() -> bool:
+        host, far = socket.socketpair()
+        with host, far:
+            host.setblocking(False)
+            fork = Fork(ForkServer("off", {}), 0, host, seconds)
+            fork._started, fork._pid = True, 1
+            for now, wait in zip(moments, waits, strict=True):
+                with pytest.MonkeyPatch.context() as patch:
+                    patch.setattr(forkserver, "_kernel_wait", lambda _pid, wait=wait: wait)
+                    fork.check_clock(now)
+            return fork.timed_out
+
+    return asyncio.run(main())
+
+
+def test_own_time_is_wall_time_less_waits_for_a_processor() -> None:
+    looks = [i * 0.5 for i in range(9)]  # four seconds
+    assert own_time(looks, [0.0] * 9)
+    assert not own_time(looks[:5], [0.0] * 5)  # two seconds, no more
+    assert not own_time(looks, [i * 0.3 for i in range(9)])
+
+
+def test_a_paused_host_blames_nobody() -> None:
+    assert not own_time([0.0, 3600.0], [0.0, 0.0])
+    assert own_time([0.0, 3600.0, 7200.0, 7200.5], [0.0] * 4)

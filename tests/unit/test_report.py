@@ -13,10 +13,12 @@ from whale import stats
 from whale.archive import Archive, make_candidate
 from whale.config import build_config
 from whale.errors import StoreError
+from whale.loop import alternate
 from whale.report.data import summarise
 from whale.report.html import write_report
 from whale.report.picture import write_picture
 from whale.report.text import print_report
+from whale.report.view import notices
 from whale.state import Counters, Look, Phase, PhaseRecord, RunState
 from whale.store import Store
 from whale.types import ModelCall, Outcome, Policy, Rollout, Score, ToolUse
@@ -212,15 +214,18 @@ def test_what_is_newer_than_the_last_commit_is_left_out(tmp_path):
     Archive(folder / "candidates").add(make_candidate(4, H0, parent="h2", phase=3))
     with (folder / "metrics.jsonl").open("a") as file:
         file.write('{"kind": "step", "cut')
-    assert len(summarise(folder)["candidates"]) == 4
-    write_report(folder)
+    verdicts = [entry["verdict"] for entry in summarise(folder)["candidates"]]
+    assert verdicts == ["seed", "accepted", "not better", "rejected at smoke"]
 
 
 def test_a_regression_is_marked_everywhere(tmp_path):
     folder = make_folder(tmp_path / "run", end=(0, 0, 0, 0))
     summary = summarise(folder)
     assert (summary["regression"], summary["test"]["gain"]["mean"]) == (True, -0.25)
-    assert "Regression" in read_page(write_report(folder)).shown
+    ((tone, text),) = notices(summary)
+    assert tone == "bad"
+    assert "Regression" in text
+    assert "includes 0" in text, "two tasks cannot tell"
     assert "REGRESSION" in printed(summary)
 
 
@@ -229,7 +234,9 @@ def test_rollouts_lost_to_infrastructure_show_as_coverage_not_as_a_regression(tm
     summary = summarise(folder)
     assert (summary["test"]["end"]["coverage"], summary["test"]["gain"]["tasks"]) == (0.5, 1)
     assert summary["regression"] is False
-    assert "coverage of the test looks is 50.0%" in read_page(write_report(folder)).shown
+    ((tone, text),) = notices(summary)
+    assert tone == "note"
+    assert "coverage of the test looks is 50.0%" in text
 
 
 def test_usage_is_summed_over_launches(tmp_path):
@@ -323,3 +330,19 @@ def test_the_terminal_report_reads_without_colours(folder):
         assert part in text
     assert "\x1b" not in text
     assert "unseen gain" in text
+
+
+@pytest.mark.slow
+def test_a_run_of_the_real_loop_is_reported(make_run):
+    run, state = make_run(
+        weights={"tasks_per_step": 2, "samples": 2}, search={"tasks": 2, "candidates": 1}, eval={"k": 1, "tasks": 2},
+        schedule={"total_steps": 2, "steps": 1, "rounds": 1},
+    )  # fmt: skip
+    state = alternate(run, state)
+    summary = summarise(run.store.folder)
+    assert [phase["kind"] for phase in summary["phases"]] == ["weights", "harness", "weights"]
+    assert [entry["id"] for entry in summary["candidates"]] == [f"h{number}" for number in range(state.candidates)]
+    assert summary["rollouts"]["axis"] == state.counters.axis == summary["test"]["looks"][-1]["rollouts"]
+    page = read_page(write_report(run.store.folder))
+    names = [trace["name"] for trace in json.loads(page.data[0])["data"]]
+    assert {"test mean@1", "training reward"} <= set(names)

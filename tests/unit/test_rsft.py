@@ -48,7 +48,10 @@ def test_a_rollout_without_tokens_cannot_be_trained_on():
 def test_rows_are_the_calls_as_given_to_the_engine():
     """Context mask 0, sampled ids mask 1; a rollout weighs 1 in all, spread over its tokens."""
     rows = train_rows([rollout("a", 1.0, call([7, 8, 2], (1,)), call([9], (1, 7, 8, 2, 5)))], "all")
-    assert [(row.context, row.sampled, row.weight) for row in rows] == [((1,), (7, 8, 2), 0.25), ((1, 7, 8, 2, 5), (9,), 0.25)]
+    assert [(row.context, row.sampled, row.weight) for row in rows] == [
+        ((1,), (7, 8, 2), 0.25),
+        ((1, 7, 8, 2, 5), (9,), 0.25),
+    ]
     assert sum(row.weight * len(row.sampled) for row in rows) == 1.0
 
 

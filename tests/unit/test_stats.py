@@ -20,7 +20,12 @@ def test_mean_at_k_is_a_mean_over_tasks():
 
 
 def test_infrastructure_faults_lower_the_coverage_not_the_mean():
-    rollouts = [rollout("a", 1.0), rollout("a", None, Outcome.INFRA_ERROR), rollout("b", 1.0), rollout("c", None, Outcome.UNSCORABLE)]
+    rollouts = [
+        rollout("a", 1.0),
+        rollout("a", None, Outcome.INFRA_ERROR),
+        rollout("b", 1.0),
+        rollout("c", None, Outcome.UNSCORABLE),
+    ]
     estimate = stats.mean_at_k(rollouts, 1)
     assert estimate.mean == 1.0
     assert estimate.coverage == 0.5
@@ -71,7 +76,12 @@ def test_pass_at_k():
 
 
 def test_score_counts_failure_reasons():
-    rollouts = [rollout("a", 1.0), rollout("b", 0.0, reason="wrong"), rollout("c", 0.0, Outcome.LIMIT, reason="limit"), rollout("d", None, Outcome.INFRA_ERROR)]
+    rollouts = [
+        rollout("a", 1.0),
+        rollout("b", 0.0, reason="wrong"),
+        rollout("c", 0.0, Outcome.LIMIT, reason="limit"),
+        rollout("d", None, Outcome.INFRA_ERROR),
+    ]
     score = stats.score(rollouts, "h1", 3)
     assert score.mean == pytest.approx(1 / 3)
     assert score.coverage == 0.75

@@ -14,11 +14,38 @@ STATE = RunState(policy=Policy("base", 0, "digest"))
 
 
 def rollout(sample, reward=1.0):
-    call = ModelCall((1, 2), (3,), (-0.5,), "stop", 9, 0, ({"role": "user", "content": "é\n"},), "x", "", (ToolCallRequest("t", {"a": 1}),), True)
-    return Rollout("task", sample, 7, "hash", 0, Outcome.SCORED, reward, "3", "right", "", (call,), (ToolUse("t", {"a": 1}, "2", 0.1, 1),), 0.5, "sum")
+    call = ModelCall(
+        (1, 2),
+        (3,),
+        (-0.5,),
+        "stop",
+        9,
+        0,
+        ({"role": "user", "content": "é\n"},),
+        "x",
+        "",
+        (ToolCallRequest("t", {"a": 1}),),
+        True,
+    )
+    return Rollout(
+        "task",
+        sample,
+        7,
+        "hash",
+        0,
+        Outcome.SCORED,
+        reward,
+        "3",
+        "right",
+        "",
+        (call,),
+        (ToolUse("t", {"a": 1}, "2", 0.1, 1),),
+        0.5,
+        "sum",
+    )
 
 
-@pytest.fixture()
+@pytest.fixture
 def store(tmp_path, config):
     store = Store(tmp_path / "run")
     assert store.open(config()) is None
@@ -44,7 +71,12 @@ def test_an_open_block_is_wasted_not_used(store, config):
     """kill -9 in the middle of a block, twice: every started rollout is booked once."""
     for _ in range(2):
         part = store.folder / "rollouts" / "b.part"
-        part.write_text(json.dumps({"started": 5}) + "\n" + json.dumps(rollout_to_json(rollout(0))) + '\n{"task_id": "cut in the mid')
+        part.write_text(
+            json.dumps({"started": 5})
+            + "\n"
+            + json.dumps(rollout_to_json(rollout(0)))
+            + '\n{"task_id": "cut in the mid'
+        )
         store.close()
         store.open(config())
     assert store.wasted() == 10
@@ -53,9 +85,13 @@ def test_an_open_block_is_wasted_not_used(store, config):
 
 
 def test_an_error_inside_a_block_is_booked_too(store):
-    with pytest.raises(RuntimeError), store.write_block("b") as block:
-        block.started(3)
-        raise RuntimeError("engine")
+    def fail():
+        with store.write_block("b") as block:
+            block.started(3)
+            raise RuntimeError("engine")
+
+    with pytest.raises(RuntimeError):
+        fail()
     assert store.wasted() == 3
 
 

@@ -11,13 +11,13 @@ from dataclasses import dataclass, field
 
 from whale.errors import DomainError
 from whale.protocols import ToolFunction
-from whale.types import Outcome, Task, Verdict
+from whale.types import Outcome, Split, Task, Verdict
 
 ScoreFunction = Callable[[str], Verdict | Awaitable[Verdict]]
 
 _EXAMPLES = 5  # ids shown per kind of overlap; a list of thousands helps nobody
 # Signs that carry meaning in a formula (operators, brackets, a point between digits) are not punctuation here.
-_PUNCTUATION = re.compile(r"(?<!\d)[.,]|[.,](?!\d)|[;:!?\"'`´‘’“”…]")
+_PUNCTUATION = re.compile(r"(?<!\d)[.,]|[.,](?!\d)|[;:!?\"'`\u00b4\u2018\u2019\u201c\u201d\u2026]")
 
 
 class ToolInputError(ValueError):
@@ -53,7 +53,7 @@ def content_key(task: Task) -> str:
     return " ".join(folded.split())
 
 
-def check_disjoint(splits: Mapping[str, Sequence[Task]]) -> None:
+def check_disjoint(splits: Mapping[Split, Sequence[Task]]) -> None:
     """Raise DomainError with counts and example ids when ids repeat or two splits share a question."""
     problems = _repeated_ids(splits) + _shared_ids(splits) + _shared_content(splits)
     if problems:
@@ -64,7 +64,7 @@ def _examples(ids: Sequence[str]) -> str:
     return ", ".join(ids[:_EXAMPLES]) + (", ..." if len(ids) > _EXAMPLES else "")
 
 
-def _repeated_ids(splits: Mapping[str, Sequence[Task]]) -> list[str]:
+def _repeated_ids(splits: Mapping[Split, Sequence[Task]]) -> list[str]:
     problems = []
     for name, tasks in splits.items():
         seen: set[str] = set()
@@ -74,12 +74,12 @@ def _repeated_ids(splits: Mapping[str, Sequence[Task]]) -> list[str]:
     return problems
 
 
-def _pairs(splits: Mapping[str, Sequence[Task]]) -> list[tuple[str, str]]:
+def _pairs(splits: Mapping[Split, Sequence[Task]]) -> list[tuple[Split, Split]]:
     names = list(splits)
     return [(a, b) for i, a in enumerate(names) for b in names[i + 1 :]]
 
 
-def _shared_ids(splits: Mapping[str, Sequence[Task]]) -> list[str]:
+def _shared_ids(splits: Mapping[Split, Sequence[Task]]) -> list[str]:
     problems = []
     for a, b in _pairs(splits):
         ids = {task.id for task in splits[a]}
@@ -89,7 +89,7 @@ def _shared_ids(splits: Mapping[str, Sequence[Task]]) -> list[str]:
     return problems
 
 
-def _shared_content(splits: Mapping[str, Sequence[Task]]) -> list[str]:
+def _shared_content(splits: Mapping[Split, Sequence[Task]]) -> list[str]:
     problems = []
     for a, b in _pairs(splits):
         known = {content_key(task): task.id for task in splits[a]}

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,7 @@ import torch
 from torch import Tensor
 
 from whale.engines import attention
-from whale.errors import EngineError, WhaleError
+from whale.errors import EngineError
 from whale.models import resolve
 from whale.types import Policy
 
@@ -49,7 +51,8 @@ class LocalModel:
         self.context_limit = int(getattr(config, "max_position_embeddings", 0) or 1 << 30)
         self.end_ids = _end_ids(self.net, self.tokenizer)
         self.token_bytes = _token_bytes(config, self.dtype)
-        self.cache_argument = "cache" if "cache" in inspect.signature(self.net.forward).parameters else "past_key_values"
+        names = inspect.signature(self.net.forward).parameters
+        self.cache_argument = "cache" if "cache" in names else "past_key_values"
         self.full_attention = _only_full_attention(config) and self._probe_plan()
         self._probe_head()
         self.base = Policy(base=name, version=0, digest=_base_digest(self.folder))
@@ -96,7 +99,7 @@ class LocalModel:
         own = self.net(input_ids=ids, use_cache=False).logits
         if not _same(own, self.head(self.decoder(input_ids=ids, use_cache=False).last_hidden_state)):
             kind = self.net.config.model_type
-            raise EngineError(f"model: {self.name!r} (type {kind}) changes its logits after the output layer; not supported")
+            raise EngineError(f"model: {self.name!r} ({kind}) changes its logits after the output layer; not supported")
 
     @torch.no_grad()
     def _probe_plan(self) -> bool:
@@ -125,18 +128,25 @@ def _dtype(name: str) -> torch.dtype:
 
 def _load(folder: Path, device: str, dtype: torch.dtype, tokenizer: bool = True) -> tuple[Any, Any]:
     from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    try:
+        with quiet():
+            net = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation=attention.NAME)
+            words = AutoTokenizer.from_pretrained(folder) if tokenizer else None
+        return net.to(device).eval(), words
+    except Exception as error:  # unreadable folders raise types of several libraries
+        raise EngineError(f"model: {folder} cannot be loaded ({type(error).__name__}: {error})") from error
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """No progress bars of transformers inside: whale shows its own progress."""
     from transformers.utils import logging
 
     bars = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()
     try:
-        net = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation=attention.NAME)
-        words = AutoTokenizer.from_pretrained(folder) if tokenizer else None
-        return net.to(device).eval(), words
-    except WhaleError:
-        raise
-    except Exception as error:  # unreadable folders raise types of several libraries
-        raise EngineError(f"model: {folder} cannot be loaded ({type(error).__name__}: {error})") from error
+        yield
     finally:
         if bars:
             logging.enable_progress_bar()

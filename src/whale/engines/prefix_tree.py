@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,7 +42,7 @@ def common(first: Ints, second: Ints) -> int:
 
 def overlaps(sequences: Sequence[Ints]) -> list[int]:
     """For each sequence the length of the prefix it shares with the one before it (0 for the first)."""
-    return [0, *(common(a, b) for a, b in zip(sequences, sequences[1:], strict=False))][: len(sequences)]
+    return [0, *(common(a, b) for a, b in pairwise(sequences))][: len(sequences)]
 
 
 def build(sequences: Sequence[Ints], shared: Sequence[int] | None = None) -> PrefixTree:
@@ -123,7 +124,7 @@ def families(shared: Sequence[int]) -> list[tuple[int, int]]:
 def _parts(shared: Sequence[int], start: int, stop: int) -> list[tuple[int, int]]:
     least = min(shared[start + 1 : stop], default=0)
     edges = [start, *(i for i in range(start + 1, stop) if shared[i] == least), stop]
-    parts = list(zip(edges, edges[1:], strict=False))
+    parts = list(pairwise(edges))
     for a, b in parts:
         if b - a < FAMILY_ROWS or min(shared[a + 1 : b], default=0) < least + FAMILY_GAIN:
             return [(start, stop)]

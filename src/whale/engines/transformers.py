@@ -60,7 +60,8 @@ class TransformersEngine:
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text of ids, special tokens shown."""
-        return str(self.model.tokenizer.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False))
+        tokenizer = self.model.tokenizer
+        return str(tokenizer.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False))
 
     @torch.no_grad()
     def generate(self, requests: Sequence[GenerationRequest], sampling: Sampling) -> list[Completion]:
@@ -91,10 +92,12 @@ class TransformersEngine:
         """Most tokens of a request; raises EngineError if it cannot be sampled."""
         size, most = len(request.context), self.model.context_limit
         if not size or request.max_tokens < 1:
-            raise EngineError(f"request {number}: context of {size} ids, max_tokens {request.max_tokens}; both must be at least 1")
+            got = f"context of {size} ids, max_tokens {request.max_tokens}"
+            raise EngineError(f"request {number}: {got}; both must be at least 1")
         if size >= most:
             raise EngineError(f"request {number}: context of {size} ids leaves no room in the model's {most}")
         low, high = min(request.context), max(request.context)
         if low < 0 or high >= self.vocabulary:
-            raise EngineError(f"request {number}: token id {low if low < 0 else high}, ids are 0 to {self.vocabulary - 1}")
+            wrong = low if low < 0 else high
+            raise EngineError(f"request {number}: token id {wrong}, ids are 0 to {self.vocabulary - 1}")
         return min(request.max_tokens, most - size)

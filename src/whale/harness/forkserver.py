@@ -3,8 +3,9 @@
 **Own time.** A fork has ``seconds`` for itself between two requests to the host. Its clock runs only while the host
 owes it nothing and no message of it is waiting to be read; time in which the kernel kept it waiting for a processor
 (``/proc/<pid>/schedstat``) is taken off, so that many forks on few processors are not timed out by each other, while
-both an endless loop and an endless sleep are. Where that figure does not exist (macOS) the clock runs ten times
-slower, and the limit on processor time catches loops.
+both an endless loop and an endless sleep are. Between two looks at the clock at most a second is counted, so that a
+host that was paused or busy does not blame its forks for it. Where the kernel's figure does not exist (macOS) the clock
+runs ten times slower, and the limit on processor time catches loops.
 """
 
 from __future__ import annotations
@@ -35,7 +36,10 @@ MAX_LIVE = 512
 
 _CREDENTIALS = struct.Struct("3i")
 _SLOWER_CLOCK = 10.0
+_LONGEST_TICK = 1.0
 _EXIT_PATIENCE = 10.0
+_START_PATIENCE = 60.0
+_FORK_PATIENCE = 120.0  # hundreds of forks may be asked for at once on a busy machine
 
 
 class ProtocolError(Exception):
@@ -92,7 +96,8 @@ class Fork:
         self._pid = 0
         self._started = False
         self._owed = 0
-        self._period: tuple[float, float] | None = None  # start of its own time, kernel wait at that moment
+        self._own = 0.0  # seconds of own time since the last request
+        self._period: tuple[float, float] | None = None  # moment of the last look at it, kernel wait at that moment
         self._buffer = bytearray()
         self._scanned = 0
         self._sending = asyncio.Lock()
@@ -101,12 +106,11 @@ class Fork:
     def owing(self) -> Iterator[None]:
         """While inside, the host owes this fork an answer and its clock stands still."""
         self._owed += 1
-        self._period = None
         try:
             yield
         finally:
             self._owed -= 1
-            self._period = None
+            self._own, self._period = 0.0, None
 
     async def send(self, message: Mapping[str, Json]) -> None:
         """Send one message; a fork that is gone does not mind."""
@@ -172,12 +176,11 @@ class Fork:
         """End the fork if its own time is used up."""
         if self._owed or not self._started or self.killed or self._has_input():
             return
-        if self._period is None:
-            self._period = (now, _kernel_wait(self._pid))
-            return
-        began, waited = self._period
-        own = now - began - (_kernel_wait(self._pid) - waited)
-        if own > self._seconds * (1.0 if self._pid else _SLOWER_CLOCK):
+        waited = _kernel_wait(self._pid)
+        if self._period is not None:
+            self._own += max(0.0, min(now - self._period[0], _LONGEST_TICK) - (waited - self._period[1]))
+        self._period = (now, waited)
+        if self._own > self._seconds * (1.0 if self._pid else _SLOWER_CLOCK):
             self.timed_out = True
             self.kill()
 
@@ -208,7 +211,7 @@ class ForkServer:
     """Keeps one warm parent running and forks from it.
 
     setup: what the runtime is told at its start (``source``, ``preload``, ``limits``). packages: installed packages
-    that code inside may import. load_seconds: for start and compilation. A parent that died is started again by the
+    that code inside may import. load_seconds: for compilation. A parent that died is started again by the
     next ``open``, unless it dies twice without one fork ending properly in between.
     """
 
@@ -225,7 +228,8 @@ class ForkServer:
     _outbox: deque[tuple[bytes, int | None]] = field(default_factory=deque)
     _inbox: bytes = b""
     _watch: asyncio.Task[None] | None = None
-    _ready: asyncio.Future[dict[str, Json]] | None = None
+    _news: asyncio.Queue[dict[str, Json]] = field(default_factory=asyncio.Queue)  # of a parent that comes up
+    _coming_up: bool = False
     _starting: asyncio.Lock = field(default_factory=asyncio.Lock)
     _slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MAX_LIVE))
     _deaths: int = 0
@@ -243,25 +247,35 @@ class ForkServer:
             await self._start()
 
     async def _start(self) -> None:
-        loop = asyncio.get_running_loop()
         # In a thread it would bind the sandbox's life to that thread (die-with-parent).
         sandbox, places = start(self.level, sorted(self.packages))
-        self._sandbox, self._inbox, self._ready = sandbox, b"", loop.create_future()
-        loop.add_reader(sandbox.control, self._on_control)
+        self._sandbox, self._inbox, self._news, self._coming_up = sandbox, b"", asyncio.Queue(), True
+        asyncio.get_running_loop().add_reader(sandbox.control, self._on_control)
         self.post({**self.setup, "packages": places, "confine": self.level != "off"})
         try:
-            answer = await asyncio.wait_for(asyncio.shield(self._ready), self.load_seconds)
-        except TimeoutError:
-            await self._stop()
-            raise HarnessError(f"the file could not be compiled within {self.load_seconds:g} s") from None
-        except asyncio.CancelledError:
+            problem = self._problem(await self._come_up(), sandbox)
+            if problem is not None:
+                raise problem
+        except BaseException:
             await self._stop()
             raise
-        problem = self._problem(answer, sandbox)
-        if problem is not None:
-            await self._stop()
-            raise problem
+        self._coming_up = False
         self._watch = asyncio.create_task(self._watch_clocks())
+
+    async def _come_up(self) -> dict[str, Json]:
+        """The parent's last word on its start. A slow machine is told apart from a source that is slow to compile."""
+        try:
+            async with asyncio.timeout(_START_PATIENCE):
+                news = await self._news.get()
+        except TimeoutError:
+            raise SandboxError(f"the {self.level} sandbox did not start within {_START_PATIENCE:g} s") from None
+        if news["op"] != "up":
+            return news
+        try:
+            async with asyncio.timeout(self.load_seconds):
+                return await self._news.get()
+        except TimeoutError:
+            raise HarnessError(f"the file could not be compiled within {self.load_seconds:g} s") from None
 
     def _problem(self, answer: Mapping[str, Json], sandbox: Sandbox) -> Exception | None:
         if answer["op"] == "gone":
@@ -286,18 +300,28 @@ class ForkServer:
             raise
         fork.exit.add_done_callback(lambda _: self._slots.release())
         try:
-            hello = await fork.receive()
-            if hello is None:
-                exit = await fork.ended()
-                raise SandboxError(f"the sandbox could not fork: {exit.error or f'exit status {exit.status}'}")
+            await self._welcome(fork)
             await fork.send(job)
         except BaseException:
             fork.release()
             raise
         return fork
 
+    async def _welcome(self, fork: Fork) -> None:
+        try:
+            async with asyncio.timeout(_FORK_PATIENCE):
+                hello = await fork.receive()
+        except TimeoutError:
+            raise SandboxError(f"the sandbox did not fork within {_FORK_PATIENCE:g} s") from None
+        if hello is None:
+            ending = await fork.ended()
+            raise SandboxError(f"the sandbox could not fork: {ending.error or describe(ending.status)}")
+
     def _fork(self, seconds: float) -> Fork:
-        host, inside = socket.socketpair()
+        try:
+            host, inside = socket.socketpair()
+        except OSError as error:
+            raise SandboxError(f"no socket for another rollout ({error}); raise the limit `ulimit -n`") from error
         host.setblocking(False)
         if sys.platform == "linux":
             host.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
@@ -353,13 +377,13 @@ class ForkServer:
             self._on_message(decode(line))
 
     def _on_message(self, message: Mapping[str, Json]) -> None:
-        if message["op"] in ("ready", "failed"):
-            if self._ready and not self._ready.done():
-                self._ready.set_result(dict(message))
+        if message["op"] in ("up", "ready", "failed"):
+            self._news.put_nowait(dict(message))
             return
         fork = self._forks.pop(message["id"], None)
         if fork is not None and not fork.exit.done():
-            self._deaths = 0
+            if fork.killed or message["status"] != -signal.SIGKILL:
+                self._deaths = 0  # it works; but an unasked kill may be the first sign of the parent's own end
             fork.exit.set_result(Exit(message["status"], message["cpu"], message.get("error", "")))
 
     def _on_death(self) -> None:
@@ -370,9 +394,9 @@ class ForkServer:
         asyncio.get_running_loop().remove_writer(sandbox.control)
         if self._watch:
             self._watch.cancel()
-        if self._ready and not self._ready.done():
-            self._sandbox = sandbox  # never came up: ``_start`` reads its complaint and closes it
-            self._ready.set_result({"op": "gone"})
+        if self._coming_up:
+            self._sandbox = sandbox  # ``_start`` reads its complaint and closes it
+            self._news.put_nowait({"op": "gone"})
             return
         self._deaths += 1
         self._drop_outbox()

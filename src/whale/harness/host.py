@@ -165,6 +165,7 @@ class _Conversation:
         self._failure: BaseException | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._room = asyncio.Semaphore(_MAX_AT_ONCE)
+        self._batch: list[tuple[int, Callable[[], Awaitable[Json]]]] = []
 
     async def hold(self) -> HarnessResult:
         """The whole conversation. Raises the handler's failure, and SandboxError."""
@@ -198,12 +199,15 @@ class _Conversation:
         if message.get("op") == "mark":
             self._handler.mark(_typed(message, "call", int))
             return
-        number = _typed(message, "n", int)
-        work = self._work(message)
-        await self._room.acquire()
-        task = asyncio.create_task(self._answer(number, work))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._batch.append((_typed(message, "n", int), self._work(message)))
+        if message.get("more") is True:
+            return  # asked together, started together: the handler sees them without a gap in which it could act
+        batch, self._batch = self._batch, []
+        for number, work in batch:
+            await self._room.acquire()
+            task = asyncio.create_task(self._answer(number, work))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
 
     def _work(self, message: dict[str, Json]) -> Callable[[], Awaitable[Json]]:
         if message.get("op") == "chat":

@@ -34,6 +34,7 @@ import struct
 import sys
 import traceback
 import types
+from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
@@ -217,6 +218,7 @@ class _Link:
         self._waiting: dict[int, asyncio.Future[Any]] = {}
         self._count = 0
         self._buffer = bytearray()
+        self._outgoing: list[bytes] = []
         self._loop.add_reader(sock, self._on_readable)
 
     def post(self, message: Mapping[str, Any]) -> None:
@@ -224,10 +226,19 @@ class _Link:
         self._sock.sendall(_line(message))
 
     async def ask(self, request: dict[str, Any]) -> Any:
+        line = _line({**request, "n": self._count + 1})  # here, so that what is no JSON fails in the caller
         self._count += 1
         future = self._waiting[self._count] = self._loop.create_future()
-        self.post({**request, "n": self._count})
+        if not self._outgoing:
+            self._loop.call_soon(self._flush)
+        self._outgoing.append(line)
         return await future
+
+    def _flush(self) -> None:
+        """Send what was asked in one turn of the loop as one batch, so that the host can answer it together."""
+        *others, last = self._outgoing
+        self._outgoing = []
+        self._sock.sendall(b"".join(line[:-2] + b', "more": true}\n' for line in others) + last)
 
     def _on_readable(self) -> None:
         data = self._sock.recv(1 << 16, socket.MSG_DONTWAIT)
@@ -287,9 +298,13 @@ class _Stream(io.TextIOBase):
 def _explain(error: BaseException, filename: str, indent: str = "") -> str:
     """The readable part of a traceback: lines of the candidate's own file, then the error. No machine paths."""
     try:
-        frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == filename]
-        shown = [f"  line {f.lineno}, in {f.name}: {f.line or ''}".rstrip(": ") for f in frames[-6:]]
+        walk = traceback.walk_tb(error.__traceback__)  # may be millions of frames long
+        frames = deque(((f, line) for f, line in walk if f.f_code.co_filename == filename), maxlen=6)
+        last = traceback.StackSummary.extract(iter(frames))
+        shown = [f"  line {f.lineno}, in {f.name}: {f.line or ''}".rstrip(": ") for f in last]
         shown += [line.rstrip() for line in traceback.format_exception_only(error)][-6:]
+    except MemoryError:
+        raise
     except BaseException:  # an exception class of the candidate may itself be broken
         shown = [type(error).__name__]
     text = "\n".join(indent + line for line in shown)
@@ -638,10 +653,15 @@ class _Parent:
                 _confine(self.kernel, self.setup["limits"])
             sock.sendall(_line({"op": "started"}))
             job = _first_line(sock)
-            end = _run_code(job, sock) if self.code is None else _run_harness(job, self, sock)
-            sock.sendall(_line(end))
+            sock.sendall(_line(self._run(job, sock)))
         finally:
             os._exit(0)
+
+    def _run(self, job: Mapping[str, Any], sock: socket.socket) -> dict[str, Any]:
+        with contextlib.suppress(MemoryError):
+            return _run_code(job, sock) if self.code is None else _run_harness(job, self, sock)
+        # There was no memory even to tell what happened; by now the frames that held it are gone.
+        return {"op": "end", "kind": "error", "detail": "MemoryError", "status": "MemoryError"}
 
     def _reap(self) -> None:
         while self.children:
@@ -695,6 +715,7 @@ def main(control_fd: int, uid: int) -> None:
         kernel.control(kernel.NO_NEW_PRIVS, 1)
     sys.meta_path.append(_Finder(parent.setup["packages"]))
     _install_contract()
+    parent.post({"op": "up"})
     try:
         parent.code = _compile(parent.setup)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:

@@ -16,7 +16,7 @@ def for_tokenizer(tokenizer: Any) -> Renderer:
     """
     template = getattr(tokenizer, "chat_template", None)
     if not template:
-        raise EngineError("renderer: the tokenizer has no chat template; use an instruction-tuned model, or pass a renderer")
+        raise EngineError("renderer: the tokenizer has no chat template; use an instruction-tuned model")
     if "<|im_start|>" in str(template):
         return ChatML(tokenizer)
     raise EngineError(

@@ -96,7 +96,7 @@ def describe_tools(tools: list[ToolSpec]) -> str:
     for tool in tools:
         names = ", ".join(f"{name}: {_type(schema)}" for name, schema in _properties(tool).items())
         lines.append(f"- {tool.name}({names}): {tool.description}")
-    example = {name: "..." for name in _properties(tools[0])}
+    example = dict.fromkeys(_properties(tools[0]), "...")
     lines += ["To call a tool, write:", write_call(tools[0].name, example)]
     return "\n".join(lines)
 

@@ -47,7 +47,9 @@ class ChatML:
 
     # --- messages to ids -----------------------------------------------------------------------------------
 
-    def encode(self, messages: Sequence[Message], tools: Sequence[ToolSpec], replies: Sequence[Sequence[int]]) -> list[int]:
+    def encode(
+        self, messages: Sequence[Message], tools: Sequence[ToolSpec], replies: Sequence[Sequence[int]]
+    ) -> list[int]:
         """See ``protocols.Renderer.encode``. Raises HarnessError for a message that cannot be rendered."""
         for number, message in enumerate(messages):
             _check(number, message, len(replies))
@@ -152,7 +154,8 @@ class ChatML:
             expected = self._tokenizer.encode(text, add_special_tokens=False)
             own = self.encode(messages, (), ())
             if own != expected:
-                at = next((i for i, (a, b) in enumerate(zip(own, expected, strict=False)) if a != b), min(len(own), len(expected)))
+                same = (a == b for a, b in zip(own, expected, strict=False))
+                at = next((i for i, equal in enumerate(same) if not equal), min(len(own), len(expected)))
                 raise EngineError(
                     f"renderer: ChatML differs from the tokenizer's template at token {at} of a conversation of "
                     f"{len(messages)} messages; pass a renderer for this model to the engine"
@@ -186,4 +189,5 @@ def _response(message: Message) -> str:
 
 def _openai(tool: ToolSpec) -> dict[str, Any]:
     parameters = dict(tool.parameters) or {"type": "object", "properties": {}}
-    return {"type": "function", "function": {"name": tool.name, "description": tool.description, "parameters": parameters}}
+    function = {"name": tool.name, "description": tool.description, "parameters": parameters}
+    return {"type": "function", "function": function}

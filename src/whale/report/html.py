@@ -43,7 +43,7 @@ def write_report(folder: Path, out: Path | None = None) -> Path:
     }
     html = _environment().get_template("template.html.j2").render(
         **page(run, summary), figures=figures, picture=Markup(picture_of(run, summary)), scripts=_scripts(),
-        css=Markup((_HERE / "page.css").read_text()),
+        css=Markup((_HERE / "page.css").read_text("utf-8")),
     )  # fmt: skip
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(html, encoding="utf-8")
@@ -53,7 +53,7 @@ def write_report(folder: Path, out: Path | None = None) -> Path:
 def _scripts() -> list[dict[str, Any]]:
     """The page's own scripts with their digests: no other script may run, so text of a candidate never can."""
     found = []
-    for source in (get_plotlyjs(), (_HERE / "draw.js").read_text()):
+    for source in (get_plotlyjs(), (_HERE / "draw.js").read_text("utf-8")):
         digest = base64.b64encode(hashlib.sha256(source.encode()).digest()).decode()
         found.append({"source": Markup(source), "digest": digest})
     return found

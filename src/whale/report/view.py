@@ -41,11 +41,9 @@ def notices(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
     found: list[tuple[str, str]] = []
     test = summary["test"]
     if summary["regression"]:
-        doubt = (test["gain"] or {}).get("high")
-        hedge = ", though the interval of the difference includes 0" if doubt is not None and doubt >= 0 else ""
-        found.append(
-            ("bad", f"Regression: at the end the agent does worse on the test tasks than at the start{hedge}.")
-        )
+        high = (test["gain"] or {}).get("high")
+        hedge = " (the interval of the difference includes 0)" if high is not None and high >= 0 else ""
+        found.append(("bad", f"Regression: at the end the agent is worse on the test tasks than at the start{hedge}."))
     if not summary["finished"]:
         found.append(("note", "This run has not finished: the figures are those of its last commit."))
     lost = [look["coverage"] for look in test["looks"] if look["coverage"] < 1]

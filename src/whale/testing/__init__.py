@@ -6,4 +6,12 @@ from whale.testing.fakes import FakeEngine, FakeTrainer, FakeWeights
 from whale.testing.proposers import ScriptedProposer
 from whale.testing.toy import ToyCatalogue, ToyDomain
 
-__all__ = ["FakeEngine", "FakeTrainer", "FakeWeights", "ScriptedEngine", "ScriptedProposer", "ToyCatalogue", "ToyDomain"]
+__all__ = [
+    "FakeEngine",
+    "FakeTrainer",
+    "FakeWeights",
+    "ScriptedEngine",
+    "ScriptedProposer",
+    "ToyCatalogue",
+    "ToyDomain",
+]

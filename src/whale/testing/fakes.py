@@ -78,7 +78,13 @@ class FakeTrainer:
         self.weights.skill = min(0.95, self.weights.skill + self._gain)
         self.weights.updates += 1
         tokens = float(sum(len(row.context) + len(row.sampled) for row in rows))
-        return {"loss": 1 - self.weights.skill, "grad_norm": 1.0, "tokens": tokens, "row_tokens": tokens, "lr": self._gain}
+        return {
+            "loss": 1 - self.weights.skill,
+            "grad_norm": 1.0,
+            "tokens": tokens,
+            "row_tokens": tokens,
+            "lr": self._gain,
+        }
 
     def publish(self, note: str) -> Policy:
         """The next version."""

@@ -13,6 +13,8 @@ import torch
 from tokenizers import AddedToken, Tokenizer, decoders, pre_tokenizers
 from tokenizers.models import BPE
 
+from whale.engines.local_model import quiet
+
 TinyKind = Literal["llama", "qwen3", "qwen3.5"]
 """``llama`` and ``qwen3``: full attention only. ``qwen3.5``: linear attention with a full layer now and then."""
 
@@ -95,6 +97,7 @@ def save_tiny(kind: TinyKind, folder: Path, seed: int = 0) -> Path:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         net = AutoModelForCausalLM.from_config(tiny_config(kind, len(tokenizer)))
-    net.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
+    with quiet():
+        net.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
     return folder

@@ -27,7 +27,12 @@ class ScriptedProposer:
         for slot, source in enumerate(sources[:slots]):
             (outbox / str(slot)).mkdir()
             (outbox / str(slot) / "harness.py").write_text(source)
-            entry = {"file": f"{slot}/harness.py", "hypothesis": f"round {self.calls}", "axis": "script", "mechanism": "script"}
+            entry = {
+                "file": f"{slot}/harness.py",
+                "hypothesis": f"round {self.calls}",
+                "axis": "script",
+                "mechanism": "script",
+            }
             manifest.append({**entry, "spec": {}})
         (outbox / "manifest.json").write_text(json.dumps(manifest))
         return {"seconds": 0.0, "money": 0.0, "calls": 0}

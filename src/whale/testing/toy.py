@@ -100,7 +100,12 @@ class ToyCatalogue:
         return f"import re\n\n{source}" if "re." in code else source
 
     def propose(
-        self, parent: Mapping[str, Any], tried: Sequence[Mapping[str, Any]], reasons: Mapping[str, int], slots: int, seed: int
+        self,
+        parent: Mapping[str, Any],
+        tried: Sequence[Mapping[str, Any]],
+        reasons: Mapping[str, int],
+        slots: int,
+        seed: int,
     ) -> list[dict[str, Any]]:
         """Untried one-axis changes, those that address the frequent failures first."""
         rng = random.Random(seed)
@@ -111,7 +116,12 @@ class ToyCatalogue:
                 if spec in [dict(t) for t in tried] or parent.get(axis) == name:
                     continue
                 weight = sum(reasons.get(reason, 0) for reason in piece["addresses"])
-                entry = {"spec": spec, "axis": axis, "mechanism": name, "hypothesis": f"{name} helps with {piece['addresses'][0]}"}
+                entry = {
+                    "spec": spec,
+                    "axis": axis,
+                    "mechanism": name,
+                    "hypothesis": f"{name} helps with {piece['addresses'][0]}",
+                }
                 ranked.append((-weight, rng.random(), entry))
         return [entry for *_, entry in sorted(ranked, key=lambda item: item[:2])[:slots]]
 

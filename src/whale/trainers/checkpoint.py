@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +23,14 @@ OPTIMIZER = "optimizer.safetensors"
 STATE = "trainer.json"
 
 
-def write(folder: Path, weights: Mapping[str, Tensor], optimizer: Mapping[str, Tensor], state: Any, extras: Any) -> None:
-    """Write a checkpoint. extras: called with the folder to add files of its own (configuration, tokenizer).
+def write(
+    folder: Path,
+    weights: Mapping[str, Tensor],
+    optimizer: Mapping[str, Tensor],
+    state: Mapping[str, Any],
+    describe: Callable[[Path], None],
+) -> None:
+    """Write a checkpoint. state: JSON-ready. describe: adds the model's configuration and tokenizer to the folder.
 
     Raises TrainerError if the folder cannot be written.
     """
@@ -33,7 +39,7 @@ def write(folder: Path, weights: Mapping[str, Tensor], optimizer: Mapping[str, T
     try:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / MARKER).unlink(missing_ok=True)
-        extras(folder)
+        describe(folder)
         save_file(dict(weights), folder / WEIGHTS, metadata={"format": "pt"})
         save_file(dict(optimizer), folder / OPTIMIZER)
         (folder / STATE).write_text(json.dumps(state, indent=1))

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -47,7 +46,7 @@ class TorchTrainer:
     The optimizer's state lives as long as the trainer, across phases, until ``reset``. Dropout is never applied.
     """
 
-    def __init__(self, model: LocalModel, adam: Adam = Adam(), *, token_budget: int = 768) -> None:  # noqa: B008
+    def __init__(self, model: LocalModel, adam: Adam = Adam(), *, token_budget: int = 768) -> None:
         """token_budget: tokens of one forward and backward pass; sets the memory for activations (about 2 MB per
         token for a 135M model) and never changes the gradient beyond rounding.
 
@@ -72,9 +71,8 @@ class TorchTrainer:
             loss, tokens, pieces = self._accumulate(rows, 1.0 / rollouts)
             norm = torch.nn.utils.get_total_norm([p.grad for p in self._parameters() if p.grad is not None]).item()
             if not (math.isfinite(loss) and math.isfinite(norm)):
-                raise TrainerError(
-                    f"update: loss {loss} or gradient norm {norm} is not finite; nothing was changed (lower the learning rate)"
-                )
+                found = f"loss {loss} or gradient norm {norm}"
+                raise TrainerError(f"update: {found} is not finite; nothing was changed (lower the learning rate)")
             lr = self._step(norm)
         finally:
             self._optimizer.zero_grad(set_to_none=True)
@@ -168,6 +166,7 @@ class TorchTrainer:
 
     def reset(self) -> None:
         """Back to version 0: base weights read anew, a fresh optimizer, no steps made."""
+        self._optimizer.state.clear()  # before another copy of the weights is in memory
         self.model.reload()
         self.steps = 0
         self._optimizer = self._fresh_optimizer()

@@ -54,15 +54,16 @@ def pack(rows: Sequence[TrainRow], budget: int) -> list[Piece]:
 
 def _piece(rows: Sequence[TrainRow], sequences: Sequence[Ints], shared: Sequence[int]) -> Piece:
     tree = build(sequences, shared)
-    nodes = np.concatenate([path[len(row.context) - 1 :] for row, path in zip(rows, tree.paths, strict=True)])
+    return Piece(tree, _targets(rows, tree.paths))
+
+
+def _targets(rows: Sequence[TrainRow], paths: Sequence[Ints]) -> Targets:
+    """paths: for each row the node of each token of its context and of all but its last sampled token."""
+    nodes = np.concatenate([path[len(row.context) - 1 :] for row, path in zip(rows, paths, strict=True)])
     tokens = np.concatenate([np.array(row.sampled, np.int64) for row in rows])
     weights = np.concatenate([np.full(len(row.sampled), row.weight) for row in rows])
-    return Piece(tree, _merge(nodes, tokens, weights))
-
-
-def _merge(nodes: Ints, tokens: Ints, weights: NDArray[np.float64]) -> Targets:
     pairs, where = np.unique(np.stack([nodes, tokens]), axis=1, return_inverse=True)
-    total = np.bincount(where.ravel(), weights=weights, minlength=pairs.shape[1])
+    total = np.bincount(where.ravel(), weights=weights, minlength=pairs.shape[1]).astype(np.float64)
     distinct, at = np.unique(pairs[0], return_inverse=True)
     return Targets(distinct, at.astype(np.int64).ravel(), pairs[1], total)
 
@@ -83,7 +84,5 @@ def padded(rows: Sequence[TrainRow], budget: int) -> list[tuple[list[Ints], Targ
 def _batch(rows: Sequence[TrainRow]) -> tuple[list[Ints], Targets]:
     sequences = [np.array(row.context + row.sampled[:-1], np.int64) for row in rows]
     width = max(map(len, sequences))
-    nodes = [number * width + np.arange(len(row.context) - 1, len(s)) for number, (row, s) in enumerate(zip(rows, sequences, strict=True))]
-    tokens = np.concatenate([np.array(row.sampled, np.int64) for row in rows])
-    weights = np.concatenate([np.full(len(row.sampled), row.weight) for row in rows])
-    return sequences, _merge(np.concatenate(nodes), tokens, weights)
+    lines = [number * width + np.arange(len(sequence)) for number, sequence in enumerate(sequences)]
+    return sequences, _targets(rows, lines)

@@ -27,6 +27,10 @@ class MathCatalogue:
     pieces = PIECES
     axes = AXES
 
+    def __init__(self, seed: str = "shown") -> None:
+        """seed: which h0 the specs start from, a name of ``template.SEEDS``."""
+        self._seed = seed
+
     def render(self, spec: Spec) -> str:
         """Source of the harness. Raises DomainError for a spec that names unknown or incompatible pieces."""
         problem = self.problem(spec)
@@ -37,7 +41,7 @@ class MathCatalogue:
         for axis, name in names.items():
             settings |= _BY_NAME[axis, name].defaults
             settings |= _parameters(spec[axis])
-        return render(names, settings)
+        return render(names, settings, self._seed)
 
     def problem(self, spec: Spec) -> str:
         """What is wrong with ``spec`` in one line, or ``""``."""
@@ -92,7 +96,7 @@ class MathCatalogue:
                 if "" not in allowed:
                     spec[axis] = allowed[0]
         kept = {piece.axis, *piece.requires}
-        for axis in kept & set(spec):
+        for axis in [axis for axis in AXES if axis in kept and axis in spec]:
             spec = {other: value for other, value in spec.items() if other in kept or not _clash(spec, axis, other)}
         # Dropping one misfit can make another of what required it, hence once per axis.
         for _ in AXES:

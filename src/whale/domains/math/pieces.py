@@ -2,8 +2,8 @@
 
 Axes: ``form`` (what the policy is asked to write), ``system``, ``prompt`` (how the problem stands in the message),
 ``demos``, ``tool`` (how the tool is wrapped), ``code`` (how written code is normalised), ``parse``, ``retry``,
-``calls`` (several calls per task) and ``stop``. Many pieces are expected to do nothing or to hurt under some policy: finding
-out which is the search's work.
+``calls`` (several calls per task) and ``stop``. Many pieces are expected to do nothing or to hurt under some policy:
+finding out which is the search's work.
 """
 
 from __future__ import annotations
@@ -19,6 +19,10 @@ CODE_FORMS = ("expression", "program")
 
 BOX_FORMS = ("", "direct_box", "steps")
 """The policy writes the box itself; ``""`` is h0's own form, the only one with native tool calls."""
+
+
+OWN_FORMS = ("expression", "program", "equation", "answer_line", "direct_box", "steps")
+"""Every form but h0's: what demonstrations can show beyond it. A piece that requires one brings the first."""
 
 
 @dataclass(frozen=True)
@@ -90,13 +94,15 @@ _DEMOS = (
         "turns",
         "If earlier turns of the chat show invented problems answered in the wanted form, replies keep to that form.",
         ("no_box", "unclosed_box", "not_a_number", "wrong", "limit"),
-        prior=3,
+        requires={"form": OWN_FORMS},
+        prior=4,
     ),
     Piece(
         "demos",
         "block",
         "If the message opens with a list of invented problems and answers, replies keep to the wanted form.",
         ("no_box", "unclosed_box", "not_a_number", "wrong", "limit"),
+        requires={"form": OWN_FORMS},
         prior=2,
     ),
     Piece(
@@ -104,6 +110,7 @@ _DEMOS = (
         "single",
         "If one earlier turn shows the wanted form, replies keep to it at a fraction of the context of many.",
         ("no_box", "unclosed_box", "not_a_number"),
+        requires={"form": OWN_FORMS},
     ),
 )
 

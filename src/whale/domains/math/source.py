@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from itertools import chain, zip_longest
 from typing import Any
 
@@ -14,26 +14,26 @@ from whale.types import SPLITS, Split, Task
 Entry = Mapping[str, Any]
 
 FAMILIES: dict[str, dict[str, Any]] = {
-    "chain_sum": {"min_terms": 2, "max_terms": 3, "min_digits": 1, "max_digits": 2},
+    "chain_sum": {"min_terms": 2, "max_terms": 3, "min_digits": 1, "max_digits": 1},
     "products": {"min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 2},
     "basic_arithmetic": {
         "min_terms": 2,
         "max_terms": 3,
         "min_digits": 1,
-        "max_digits": 2,
+        "max_digits": 1,
         "operators": ["+", "-", "*"],
         "allow_negation": False,
     },
-    "gcd": {"min_numbers": 2, "max_numbers": 2, "min_value": 2, "max_value": 60},
+    "gcd": {"min_numbers": 2, "max_numbers": 2, "min_value": 2, "max_value": 24},
     "decimal_chain_sum": {
         "min_terms": 2,
-        "max_terms": 3,
+        "max_terms": 2,
         "min_digits": 1,
-        "max_digits": 2,
+        "max_digits": 1,
         "min_decimal_places": 1,
-        "max_decimal_places": 2,
+        "max_decimal_places": 1,
     },
-    "leg_counting": {"min_animals": 1, "max_animals": 1, "min_instances": 2, "max_instances": 20},
+    "leg_counting": {"min_animals": 1, "max_animals": 1, "min_instances": 2, "max_instances": 12},
 }
 """Default families and their reasoning-gym configuration; any other reasoning-gym dataset may be named too."""
 
@@ -48,17 +48,22 @@ _LARGEST_DRAW = 40  # draws per wanted task before a family counts as too small
 
 
 def generate(
-    seed: int, families: Mapping[str, Mapping[str, Any]], unseen: Mapping[str, Mapping[str, Any]], sizes: Mapping[Split, int]
+    seed: int,
+    families: Mapping[str, Mapping[str, Any]],
+    unseen: Mapping[str, Mapping[str, Any]],
+    sizes: Mapping[Split, int],
+    excluded: Collection[str] = (),
 ) -> dict[Split, list[Task]]:
     """Tasks of every split, the same for the same arguments.
 
     seed: any integer. families: dataset name -> configuration, shared by weights, search and test in equal
-    parts. unseen: the same for split ``unseen``. sizes: tasks per split. Raises DomainError where a family
+    parts. unseen: the same for split ``unseen``. sizes: tasks per split. excluded: problems no split may hold
+    (those that demonstrations show). Raises DomainError where a family
     does not hold enough distinct questions or reasoning-gym refuses its configuration.
     """
     splits: dict[Split, list[Task]] = {split: [] for split in SPLITS}
     quotas = {split: _quotas(sizes[split], list(families)) for split in _ORDER}
-    taken: set[str] = set()
+    taken = {content_key(Task("", {"problem": problem}, "")) for problem in excluded}
     columns: dict[Split, list[list[Task]]] = {split: [] for split in _ORDER}
     for name, config in families.items():
         stream = _distinct(seed, name, config, taken, sum(quotas[split][name] for split in _ORDER))

@@ -9,39 +9,36 @@ from importlib.resources import files
 from typing import Any
 
 from whale.domains.math.pieces import AXES, BOX_FORMS, CODE_FORMS
-from whale.domains.math.wording import DEMOS, INSTRUCTIONS, LABELS, SYSTEM, demonstrations
+from whale.domains.math.wording import DEMOS, INSTRUCTIONS, LABELS, SEED_DEMO, SYSTEM, demonstrations
 
 Names = Mapping[str, str]
 Settings = Mapping[str, Any]
 
 
-def seed_source() -> str:
-    """Source of h0, which the empty spec renders to."""
-    return files("whale.domains.math").joinpath("seed_harness.py").read_text(encoding="utf-8")
+SEEDS = {"plain": "seed_harness.py", "shown": "seed_shown.py"}
+"""h0 as the paper has it, and for models too small to follow it: the same with its instruction shown once."""
 
 
-def seed_instruction() -> str:
-    """The instruction of h0, taken from its file so that both can never differ."""
-    scope: dict[str, Any] = {}
-    exec(compile(seed_source(), "seed_harness.py", "exec"), scope)
-    return str(scope["INSTRUCTION"])
+def seed_source(seed: str) -> str:
+    """Source of h0, which the empty spec renders to. seed: a name of ``SEEDS``."""
+    return files("whale.domains.math").joinpath(SEEDS[seed]).read_text(encoding="utf-8")
 
 
-def render(pieces: Names, settings: Settings) -> str:
+def render(pieces: Names, settings: Settings, seed: str) -> str:
     """Source of the harness. pieces: axis -> name, already checked. settings: the pieces' parameters by their name."""
-    if not pieces:
-        return seed_source()
-    return _Template(pieces, settings).source()
+    return _Template(pieces, settings, seed).source() if pieces else seed_source(seed)
 
 
 class _Template:
-    def __init__(self, pieces: Names, settings: Settings) -> None:
+    def __init__(self, pieces: Names, settings: Settings, seed: str) -> None:
         self.on = {axis: pieces.get(axis, "") for axis in AXES}
         self.pieces = pieces
         self.settings = settings
         self.form = self.on["form"]
         self.code = self.form in CODE_FORMS
         self.native = self.form == ""
+        self.turns = self.on["demos"] in ("turns", "single")
+        self.shown = self.native and not self.on["demos"] and seed == "shown"
         # The policy's own box is kept as it stands, unless the harness reads a number out of the reply.
         self.own_box = self.form in BOX_FORMS and self.on["parse"] != "last_number"
         self.judges = bool(self.on["retry"]) or self.on["calls"] == "vote"
@@ -49,7 +46,13 @@ class _Template:
     def source(self) -> str:
         listing = ", ".join(f"{axis}={name}" for axis, name in self.pieces.items())
         head = f'"""A harness of the math domain, put together from {listing}."""\n'
-        parts = [head, *self._imports(), self._constants(), "\n\nclass Harness:\n" + self._methods(), *self._functions()]
+        parts = [
+            head,
+            *self._imports(),
+            self._constants(),
+            "\n\nclass Harness:\n" + self._methods(),
+            *self._functions(),
+        ]
         return "\n".join(part for part in parts if part).rstrip() + "\n"
 
     def _imports(self) -> list[str]:
@@ -68,15 +71,15 @@ class _Template:
         lines = []
         if self.on["system"]:
             lines.append(f"SYSTEM = {_quote(SYSTEM[self.on['system']])}")
-        lines.append(f"INSTRUCTION = {_quote(INSTRUCTIONS.get(self.form) or seed_instruction())}")
-        if self.on["demos"]:
-            count = 1 if self.on["demos"] == "single" else len(DEMOS)
-            rows = [f"    ({_quote(q)}, {_quote(reply)})," for q, reply in demonstrations(self.form, count)]
+        lines.append(f"INSTRUCTION = {_quote(INSTRUCTIONS[self.form])}")
+        if self.on["demos"] or self.shown:
+            demos = (SEED_DEMO,) if self.shown else DEMOS[:1] if self.on["demos"] == "single" else DEMOS
+            rows = [f"    ({_quote(q)}, {_quote(reply)})," for q, reply in demonstrations(self.form, demos)]
             lines += ["DEMOS = [", *rows, "]"]
         if self.on["tool"] == "math_names":
             lines.append('PRELUDE = "from math import *\\n"')
         if self.on["code"] == "normalise":
-            lines.append('SIGNS = {"×": "*", "÷": "/", "−": "-", "^": "**", "`": "", "$": ""}')
+            lines.append('SIGNS = {"\u00d7": "*", "\u00f7": "/", "\u2212": "-", "^": "**", "`": "", "$": ""}')
         if self.judges or self.on["parse"] == "last_number":
             lines.append(f"USABLE = re.compile({self._usable_pattern()})")
         return "\n".join(lines)
@@ -137,7 +140,11 @@ class _Template:
             "show_error": 'f"That gave: {answer[-200:]}\\nWrite it again so that it runs. {INSTRUCTION}"',
             "ask_for_box": '"Write the final answer alone, as \\\\boxed{number}."',
         }
-        lines = [f"for _ in range({self.settings['times']}):", "    if USABLE." + self._test() + "(answer):", "        break"]
+        lines = [
+            f"for _ in range({self.settings['times']}):",
+            "    if USABLE." + self._test() + "(answer):",
+            "        break",
+        ]
         if kind == "again":
             lines.append(f"    messages = self.messages({problem})")
         else:
@@ -154,15 +161,14 @@ class _Template:
     def _messages(self) -> str:
         lines = ["def messages(self, problem):"]
         first = ["SYSTEM"] if self.on["system"] else []
-        turns = self.on["demos"] in ("turns", "single")
-        if turns:
+        if self.turns:
             first.append("INSTRUCTION")  # said once, ahead of all turns
         if first:
             content = first[0] if len(first) == 1 else 'f"{SYSTEM} {INSTRUCTION}"'
             lines.append(f'    messages = [{{"role": "system", "content": {content}}}]')
         else:
             lines.append("    messages = []")
-        if turns:
+        if self.turns or self.shown:
             lines += [
                 "    for question, reply in DEMOS:",
                 f'        messages.append({{"role": "user", "content": {self._present("question")}}})',
@@ -211,7 +217,8 @@ class _Template:
                 f"            {self._return_native()}",
                 "        for call in reply.tool_calls:",
                 "            observation = await self.observe(call, session)",
-                f'            messages.append({{"role": "tool", "content": {self._observation()}, "tool_call_id": call.id}})',
+                f"            content = {self._observation()}",
+                '            messages.append({"role": "tool", "content": content, "tool_call_id": call.id})',
             ]
         lines += [f"    reply = {chat}", "    messages.append(reply.message)"]
         return "\n".join([*lines, *self._read()]) + "\n"
@@ -258,26 +265,26 @@ def _quote(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)
 
 
-_OBSERVE = '''\
+_OBSERVE = """\
 async def observe(self, call, session) -> str:
     if call.error:
         return call.error
     if call.name != "code_interpreter" or "code" not in call.arguments:
         return "The only tool is code_interpreter(code)."
     return await session.tools.code_interpreter(code=str(call.arguments["code"]))
-'''
+"""
 
-_LAST_NUMBER = '''\
+_LAST_NUMBER = """\
 def last_number(text):
     numbers = USABLE.findall(text)
     return numbers[-1] if numbers else ""
-'''
+"""
 
-_NORMALISE = '''\
+_NORMALISE = """\
 def normalise(code):
     for sign, python in SIGNS.items():
         code = code.replace(sign, python)
     code = re.sub(r"(?<=[0-9)]) *x *(?=[0-9(])", " * ", code)
     # What stands behind an equals sign is the policy's guess of the result; the calculation is what runs.
     return code.partition("=")[0].strip()
-'''
+"""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 INSTRUCTIONS = {
+    "": "Put your final answer within \\boxed{}.",
     "direct_box": "Reply with the answer in a box and nothing else: \\boxed{number}",
     "steps": "Think step by step in short lines, then put your final answer within \\boxed{}.",
     "answer_line": "Reply with the number only.",
@@ -43,9 +44,17 @@ DEMOS = (
 )
 
 
+SEED_DEMO = Demo("What is 6 + 3?", "6 + 3", "9")
+"""The exchange in which h0 shows its box."""
+
+
 def _program(demo: Demo) -> str:
     import_line = "from math import gcd\n" if "gcd" in demo.expression else ""
     return f"```python\n{import_line}print({demo.expression})\n```"
+
+
+def _box(demo: Demo) -> str:
+    return f"\\boxed{{{demo.result}}}"
 
 
 _REPLIES: dict[str, Callable[[Demo], str]] = {
@@ -57,7 +66,7 @@ _REPLIES: dict[str, Callable[[Demo], str]] = {
 }
 
 
-def demonstrations(form: str, count: int) -> list[tuple[str, str]]:
-    """The first ``count`` problems with the reply that ``form`` wants."""
-    reply = _REPLIES.get(form, lambda demo: f"\\boxed{{{demo.result}}}")
-    return [(demo.problem, reply(demo)) for demo in DEMOS[:count]]
+def demonstrations(form: str, demos: Sequence[Demo]) -> list[tuple[str, str]]:
+    """The problems of ``demos`` with the reply that ``form`` wants."""
+    reply = _REPLIES.get(form, _box)
+    return [(demo.problem, reply(demo)) for demo in demos]

@@ -114,7 +114,7 @@ def test_a_caught_limit_still_allows_an_answer():
     source = TWO_TURNS.replace(
         "second = await session.chat(messages)", "second = await self.more(session, messages)"
     ) + (
-        "\n    async def more(self, session, messages):\n        try:\n            return await session.chat(messages)\n"
+        "\n    async def more(self, session, messages):\n        try:\n            return await session.chat(messages)\n"  # noqa: E501
         "        except Exception:\n            return type('R', (), {'text': ''})\n"
     )
     rollout = roll(source, limits=Limits(turns=1))[0]

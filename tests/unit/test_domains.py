@@ -11,7 +11,7 @@ import pytest
 from whale.domains import domain_names, load_domain
 from whale.domains.base import StatelessEpisode, check_disjoint, content_key
 from whale.domains.math import MathDomain
-from whale.domains.math.wording import DEMOS, SEED_DEMO
+from whale.domains.math.wording import DEMOS
 from whale.errors import ConfigError, DomainError
 from whale.types import SPLITS, Outcome, Task, Verdict
 
@@ -38,7 +38,7 @@ def test_names() -> None:
         ({"sizes": {"test": -1}}, "sizes.test"),
         ({"families": {}}, "at least one family"),
         ({"unseen_family": "gcd"}, "also one of families"),
-        ({"h0": "other"}, "option h0"),
+        ({"verifier": "other"}, "option verifier"),
     ],
 )
 def test_bad_options(options: dict[str, Any], message: str) -> None:
@@ -143,7 +143,7 @@ class TestGenerated:
         assert list(small.tasks("test")) == list(large.tasks("test"))
 
     def test_demonstrations_are_in_no_split(self) -> None:
-        shown = {content_key(task("demo", demo.problem)) for demo in (SEED_DEMO, *DEMOS)}
+        shown = {content_key(task("demo", demo.problem)) for demo in DEMOS}
         domain = MathDomain()
         assert not shown & {content_key(row) for split in SPLITS for row in domain.tasks(split)}
 

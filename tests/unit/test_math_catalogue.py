@@ -11,7 +11,6 @@ import pytest
 from whale.domains.math import MathDomain
 from whale.domains.math.catalogue import MathCatalogue
 from whale.domains.math.pieces import AXES, PIECES, Piece
-from whale.domains.math.template import SEEDS
 from whale.errors import DomainError
 from whale.harness.validate import check_source
 
@@ -69,9 +68,8 @@ def test_every_piece_fits_somewhere() -> None:
     assert all(with_requirements(piece) for piece in PIECES)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_every_compatible_pair_renders_to_a_clean_file(seed: str) -> None:
-    catalogue = MathCatalogue(seed)
+def test_every_compatible_pair_renders_to_a_clean_file() -> None:
+    catalogue = MathCatalogue()
     sources = set()
     for spec in compatible_specs():
         source = catalogue.render(spec)
@@ -82,15 +80,8 @@ def test_every_compatible_pair_renders_to_a_clean_file(seed: str) -> None:
     assert len(sources) == len(compatible_specs()) > 250
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_a_spec_without_demonstrations_keeps_those_of_h0(seed: str) -> None:
-    shown = "What is 6 + 3?" in MathCatalogue(seed).render({"retry": "again"})
-    assert shown == ("What is 6 + 3?" in MathCatalogue(seed).render({})) == (seed == "shown")
-
-
-@pytest.mark.parametrize("seed", SEEDS)
-def test_the_empty_spec_is_h0(seed: str) -> None:
-    domain = MathDomain(h0=seed)
+def test_the_empty_spec_is_h0() -> None:
+    domain = MathDomain()
     assert domain.catalogue().render({}) == domain.seed_harness()
     check_source(domain.seed_harness())
 

@@ -27,10 +27,6 @@ class MathCatalogue:
     pieces = PIECES
     axes = AXES
 
-    def __init__(self, seed: str = "shown") -> None:
-        """seed: which h0 the specs start from, a name of ``template.SEEDS``."""
-        self._seed = seed
-
     def render(self, spec: Spec) -> str:
         """Source of the harness. Raises DomainError for a spec that names unknown or incompatible pieces."""
         problem = self.problem(spec)
@@ -41,7 +37,7 @@ class MathCatalogue:
         for axis, name in names.items():
             settings |= _BY_NAME[axis, name].defaults
             settings |= _parameters(spec[axis])
-        return render(names, settings, self._seed)
+        return render(names, settings)
 
     def problem(self, spec: Spec) -> str:
         """What is wrong with ``spec`` in one line, or ``""``."""

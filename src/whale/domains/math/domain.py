@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 from whale.domains.base import StatelessEpisode, ToolInputError, check_disjoint
 from whale.domains.math import source, tasks_file
 from whale.domains.math.catalogue import MathCatalogue
-from whale.domains.math.template import SEEDS, seed_source
+from whale.domains.math.template import seed_source
 from whale.domains.math.verifier import judge, judge_flexible
-from whale.domains.math.wording import DEMOS, SEED_DEMO
+from whale.domains.math.wording import DEMOS
 from whale.errors import ConfigError, SandboxError
 from whale.types import SPLITS, Split, Task, ToolSpec
 
@@ -40,8 +40,7 @@ class MathDomain:
     seed: of the task generator. families: reasoning-gym dataset name -> its configuration (default
     ``source.FAMILIES``). unseen_family, unseen_config: the family that is only in split ``unseen``. sizes: tasks
     per split, missing splits keep their default. tasks_file: JSONL of your own tasks instead of the generator.
-    h0: ``shown`` (the boxed-answer instruction with one invented example, for small models) or ``plain`` (the
-    paper's). verifier: ``strict`` (the paper's: the last box counts) or ``flexible`` (without a box the last number
+    verifier: ``strict`` (the paper's: the last box counts) or ``flexible`` (without a box the last number
     counts). isolation: level of the interpreter's sandbox. interpreter_workers, interpreter_seconds,
     interpreter_memory_mb: processes, limit of one run in seconds, address space of one run in MiB.
     """
@@ -58,7 +57,6 @@ class MathDomain:
         unseen_config: Mapping[str, Any] | None = None,
         sizes: Mapping[str, int] | None = None,
         tasks_file: str | None = None,
-        h0: str = "shown",
         verifier: str = "strict",
         isolation: str = "contained",
         interpreter_workers: int = 2,
@@ -80,9 +78,6 @@ class MathDomain:
         }
         self._pool: PythonPool | None = None
         self._splits: Mapping[Split, Sequence[Task]] | None = None
-        if h0 not in SEEDS:
-            raise ConfigError(f"domain math, option h0: one of {', '.join(SEEDS)} is expected, found {h0!r}")
-        self._h0 = h0
         if verifier not in _JUDGES:
             raise ConfigError(
                 f"domain math, option verifier: one of {', '.join(_JUDGES)} is expected, found {verifier!r}"
@@ -102,9 +97,7 @@ class MathDomain:
     def _load(self) -> dict[Split, list[Task]]:
         if self._tasks_file is not None:
             return tasks_file.read(self._tasks_file)
-        return source.generate(
-            self._seed, self._families, self._unseen, self._sizes, [demo.problem for demo in (SEED_DEMO, *DEMOS)]
-        )
+        return source.generate(self._seed, self._families, self._unseen, self._sizes, [demo.problem for demo in DEMOS])
 
     def open(self, task: Task) -> StatelessEpisode:
         """A fresh episode: the interpreter, and the judge with the task's reference."""
@@ -120,11 +113,11 @@ class MathDomain:
 
     def seed_harness(self) -> str:
         """Source of h0."""
-        return seed_source(self._h0)
+        return seed_source()
 
     def catalogue(self) -> MathCatalogue:
         """Pieces for the offline search."""
-        return MathCatalogue(self._h0)
+        return MathCatalogue()
 
     def skill(self) -> str:
         """The brief for agentic proposers."""

@@ -9,28 +9,24 @@ from importlib.resources import files
 from typing import Any
 
 from whale.domains.math.pieces import AXES, BOX_FORMS, CODE_FORMS
-from whale.domains.math.wording import DEMOS, INSTRUCTIONS, LABELS, SEED_DEMO, SYSTEM, demonstrations
+from whale.domains.math.wording import DEMOS, INSTRUCTIONS, LABELS, SYSTEM, demonstrations
 
 Names = Mapping[str, str]
 Settings = Mapping[str, Any]
 
 
-SEEDS = {"plain": "seed_harness.py", "shown": "seed_shown.py"}
-"""h0 as the paper has it, and for models too small to follow it: the same with its instruction shown once."""
+def seed_source() -> str:
+    """Source of h0, which the empty spec renders to."""
+    return files("whale.domains.math").joinpath("seed_harness.py").read_text(encoding="utf-8")
 
 
-def seed_source(seed: str) -> str:
-    """Source of h0, which the empty spec renders to. seed: a name of ``SEEDS``."""
-    return files("whale.domains.math").joinpath(SEEDS[seed]).read_text(encoding="utf-8")
-
-
-def render(pieces: Names, settings: Settings, seed: str) -> str:
+def render(pieces: Names, settings: Settings) -> str:
     """Source of the harness. pieces: axis -> name, already checked. settings: the pieces' parameters by their name."""
-    return _Template(pieces, settings, seed).source() if pieces else seed_source(seed)
+    return _Template(pieces, settings).source() if pieces else seed_source()
 
 
 class _Template:
-    def __init__(self, pieces: Names, settings: Settings, seed: str) -> None:
+    def __init__(self, pieces: Names, settings: Settings) -> None:
         self.on = {axis: pieces.get(axis, "") for axis in AXES}
         self.pieces = pieces
         self.settings = settings
@@ -38,7 +34,6 @@ class _Template:
         self.code = self.form in CODE_FORMS
         self.native = self.form == ""
         self.turns = self.on["demos"] in ("turns", "single")
-        self.shown = self.native and not self.on["demos"] and seed == "shown"
         # The policy's own box is kept as it stands, unless the harness reads a number out of the reply.
         self.own_box = self.form in BOX_FORMS and self.on["parse"] != "last_number"
         self.judges = bool(self.on["retry"]) or self.on["calls"] == "vote"
@@ -72,8 +67,8 @@ class _Template:
         if self.on["system"]:
             lines.append(f"SYSTEM = {_quote(SYSTEM[self.on['system']])}")
         lines.append(f"INSTRUCTION = {_quote(INSTRUCTIONS[self.form])}")
-        if self.on["demos"] or self.shown:
-            demos = (SEED_DEMO,) if self.shown else DEMOS[:1] if self.on["demos"] == "single" else DEMOS
+        if self.on["demos"]:
+            demos = DEMOS[:1] if self.on["demos"] == "single" else DEMOS
             rows = [f"    ({_quote(q)}, {_quote(reply)})," for q, reply in demonstrations(self.form, demos)]
             lines += ["DEMOS = [", *rows, "]"]
         if self.on["tool"] == "math_names":
@@ -168,7 +163,7 @@ class _Template:
             lines.append(f'    messages = [{{"role": "system", "content": {content}}}]')
         else:
             lines.append("    messages = []")
-        if self.turns or self.shown:
+        if self.turns:
             lines += [
                 "    for question, reply in DEMOS:",
                 f'        messages.append({{"role": "user", "content": {self._present("question")}}})',

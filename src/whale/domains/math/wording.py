@@ -44,10 +44,6 @@ DEMOS = (
 )
 
 
-SEED_DEMO = Demo("What is 6 + 3?", "6 + 3", "9")
-"""The exchange in which h0 shows its box."""
-
-
 def _program(demo: Demo) -> str:
     import_line = "from math import gcd\n" if "gcd" in demo.expression else ""
     return f"```python\n{import_line}print({demo.expression})\n```"

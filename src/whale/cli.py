@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -268,6 +269,7 @@ def _launch(config: Any) -> None:
     from whale.report.text import print_report
 
     folder = Path(config.run_dir)
+    signal.signal(signal.SIGTERM, _interrupt)  # a scheduler's polite stop is a Ctrl-C
     try:
         launch(config, LiveProgress(folder))
     except KeyboardInterrupt:
@@ -277,6 +279,10 @@ def _launch(config: Any) -> None:
         raise SystemExit(130) from None
     print_report(summarise(folder), out)
     out.print(f"page: {write_report(folder)}")
+
+
+def _interrupt(number: int, frame: object) -> None:
+    raise KeyboardInterrupt
 
 
 def _print_json(value: Any) -> None:

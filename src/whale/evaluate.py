@@ -46,8 +46,10 @@ def evaluate(run: Run, harness: Candidate, split: Split, k: int, name: str) -> t
     keys: list[str] = []
     rollouts: list[Rollout] = []
     for number, tasks in enumerate(blocks(eval_tasks(run, split), run.config.eval.block_tasks)):
-        attempts = [Attempt(t, s, derive(run.config.seed, "eval", split, t.id, s)) for t in tasks for s in range(k)]
-        key, done = run.block(f"{name}-{number:02d}", "eval", harness, attempts)
+        attempts = [
+            Attempt(harness, t, s, derive(run.config.seed, "eval", split, t.id, s)) for t in tasks for s in range(k)
+        ]
+        key, done = run.block(f"{name}-{number:02d}", "eval", attempts)
         keys.append(key)
         rollouts += done
     return keys, rollouts

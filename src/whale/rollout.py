@@ -1,7 +1,7 @@
 """The only way a harness runs: for training, for search and for test.
 
-A block is a fixed list of (task, sample, seed) for one harness under one policy version. Its rollouts run at
-once, each in its own sandboxed process; their model calls are answered in waves: when every live rollout waits
+A block is a fixed list of (harness, task, sample, seed) under one policy version. Its rollouts run at once, each
+in its own sandboxed process; their model calls are answered in waves: when every live rollout waits
 for the model (or has ended), all waiting calls go to the engine together, in a fixed order. What a wave holds
 therefore depends on the harness and the tokens alone, never on timing, and a block gives the same tokens each time.
 """
@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -44,6 +45,7 @@ _REACTION_SECONDS = 0.05
 class Attempt:
     """One rollout to make."""
 
+    harness: Candidate
     task: Task
     sample: int
     seed: int
@@ -73,18 +75,17 @@ class Listener:
 
 
 def run_rollouts(
-    setting: Setting, harness: Candidate, attempts: Sequence[Attempt], version: int, listener: Listener | None = None
+    setting: Setting, attempts: Sequence[Attempt], version: int, listener: Listener | None = None
 ) -> list[Rollout]:
     """Run every attempt and return its rollouts in order. Infrastructure faults are retried, then left as ``None``.
 
-    Raises HarnessError if the file cannot even be loaded, SandboxError if no sandbox can be started.
+    Attempts may name different harnesses: a larger wave costs less per token. A file that cannot be loaded gives
+    ``harness_error`` rollouts. Raises SandboxError if no sandbox can be started.
     """
-    return asyncio.run(_run_block(setting, harness, attempts, version, listener or Listener()))
+    return asyncio.run(_run_block(setting, attempts, version, listener or Listener()))
 
 
-async def _run_block(
-    setting: Setting, harness: Candidate, attempts: Sequence[Attempt], version: int, listener: Listener
-) -> list[Rollout]:
+async def _run_block(setting: Setting, attempts: Sequence[Attempt], version: int, listener: Listener) -> list[Rollout]:
     results: dict[int, Rollout] = {}
     todo = list(range(len(attempts)))
     await setting.domain.start()
@@ -97,7 +98,7 @@ async def _run_block(
                 if last or not _retryable(rollout):
                     listener.finished(order, rollout)
 
-            await _run_once(setting, harness, [(order, attempts[order]) for order in todo], version, finished)
+            await _run_once(setting, [(order, attempts[order]) for order in todo], version, finished)
             todo = [order for order in todo if _retryable(results[order])]
             if not todo:
                 break
@@ -112,7 +113,6 @@ def _retryable(rollout: Rollout) -> bool:
 
 async def _run_once(
     setting: Setting,
-    harness: Candidate,
     items: Sequence[tuple[int, Attempt]],
     version: int,
     finished: Callable[[int, Rollout], None],
@@ -123,31 +123,51 @@ async def _run_once(
     waves.enter(places)
     queued = len(items) - places
 
-    async def one(order: int, attempt: Attempt, process: HarnessProcess) -> None:
+    async def one(order: int, attempt: Attempt) -> None:
         nonlocal queued
         async with gate:
             try:
-                finished(order, await _rollout(setting, harness, attempt, process, waves, order))
+                process = processes[attempt.harness.hash]
+                finished(order, await _rollout(setting, attempt, process, waves, order))
             finally:
                 # Whoever still queues takes over the place, so that the next wave waits for it too.
                 waves.leave(order, replaced=queued > 0)
                 queued -= queued > 0
 
-    async with HarnessProcess(
-        harness.source,
-        isolation=setting.isolation,
-        limits=setting.limits,
-        allowed_imports=setting.domain.allowed_imports,
-    ) as process:
-        await asyncio.gather(*(one(order, attempt, process) for order, attempt in items))
+    async with AsyncExitStack() as stack:
+        processes = await _start_harnesses(setting, [attempt.harness for _, attempt in items], stack)
+        await asyncio.gather(*(one(order, attempt) for order, attempt in items))
+
+
+async def _start_harnesses(
+    setting: Setting, harnesses: Iterable[Candidate], stack: AsyncExitStack
+) -> dict[str, HarnessProcess | HarnessError]:
+    """One warm parent per distinct harness, or the error that its file gives when it is loaded."""
+    processes: dict[str, HarnessProcess | HarnessError] = {}
+    for harness in harnesses:
+        if harness.hash in processes:
+            continue
+        process = HarnessProcess(
+            harness.source,
+            isolation=setting.isolation,
+            limits=setting.limits,
+            allowed_imports=setting.domain.allowed_imports,
+        )
+        try:
+            processes[harness.hash] = await stack.enter_async_context(process)
+        except HarnessError as error:
+            processes[harness.hash] = error
+    return processes
 
 
 async def _rollout(
-    setting: Setting, harness: Candidate, attempt: Attempt, process: HarnessProcess, waves: Waves, order: int
+    setting: Setting, attempt: Attempt, process: HarnessProcess | HarnessError, waves: Waves, order: int
 ) -> Rollout:
     began = time.monotonic()
     session = HostSession(setting, attempt, waves, order)
     try:
+        if isinstance(process, HarnessError):
+            raise process
         episode = setting.domain.open(attempt.task)
         session.episode = episode
         result = await process.run(dict(attempt.task.inputs), attempt.seed, session)
@@ -155,7 +175,7 @@ async def _rollout(
         answer = result.answer
     except StaleWeightsError:
         raise
-    except HarnessError as error:  # a request that cannot be understood
+    except HarnessError as error:  # a file that does not load, a request that cannot be understood
         verdict, detail, answer = Verdict(0.0, "harness_error", Outcome.HARNESS_ERROR), str(error), None
     except WhaleError as error:
         tool = session.in_tool
@@ -165,7 +185,7 @@ async def _rollout(
         task_id=attempt.task.id,
         sample=attempt.sample,
         seed=attempt.seed,
-        harness=harness.hash,
+        harness=attempt.harness.hash,
         policy_version=waves.version,
         outcome=verdict.outcome,
         reward=verdict.reward,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from whale import schedule, stats
 from whale.config import WeightsConfig
@@ -17,7 +17,7 @@ from whale.rollout import Attempt
 from whale.run import Run
 from whale.seeds import derive, shuffled
 from whale.state import Counters, PendingRow, Phase, RunState
-from whale.types import ModelCall, Rollout, Task, TrainRow
+from whale.types import Candidate, ModelCall, Rollout, Task, TrainRow
 
 
 def train_weights(run: Run, state: RunState, phase: Phase) -> tuple[RunState, str]:
@@ -37,8 +37,8 @@ def weight_step(run: Run, state: RunState) -> RunState:
     """Sample, verify, keep, train, publish: one step."""
     config = run.config.weights
     harness = run.archive.get(state.harness)
-    attempts = step_attempts(run.tasks["weights"], config, run.config.seed, state.step)
-    key, rollouts = run.block(f"w{state.step:05d}", "train", harness, attempts)
+    attempts = step_attempts(harness, run.tasks["weights"], config, run.config.seed, state.step)
+    key, rollouts = run.block(f"w{state.step:05d}", "train", attempts)
     kept, rejected = accept_rollouts(rollouts, config)
     pending = (*state.pending, *(PendingRow(block=key, index=i) for i in kept))
     counters = _count(state.counters, rollouts, accepted=len(kept))
@@ -64,7 +64,9 @@ def weight_step(run: Run, state: RunState) -> RunState:
     return state
 
 
-def step_attempts(tasks: Sequence[Task], config: WeightsConfig, seed: int, step: int) -> list[Attempt]:
+def step_attempts(
+    harness: Candidate, tasks: Sequence[Task], config: WeightsConfig, seed: int, step: int
+) -> list[Attempt]:
     """The rollouts of step number ``step`` (from 0): consecutive tasks of an order shuffled anew each epoch.
 
     A pure function of its arguments, so that a resumed run meets the same tasks in the same order.
@@ -76,7 +78,7 @@ def step_attempts(tasks: Sequence[Task], config: WeightsConfig, seed: int, step:
     }
     chosen = [orders[position // len(tasks)][position % len(tasks)] for position in range(first, last + 1)]
     return [
-        Attempt(task, sample, derive(seed, "train", step, task.id, sample))
+        Attempt(harness, task, sample, derive(seed, "train", step, task.id, sample))
         for task in chosen
         for sample in range(config.samples)
     ]
@@ -129,19 +131,25 @@ def shape(rollouts: Sequence[Rollout]) -> dict[str, float]:
 def _train(run: Run, state: RunState, pending: Sequence[PendingRow]) -> dict[str, float]:
     config = run.config.weights
     rollouts = run.store.read_rows(pending)
-    figures: dict[str, float] = {}
+    updates: list[Mapping[str, float]] = []
     for epoch in range(config.epochs):
         order = shuffled(rollouts, run.config.seed, "minibatch", state.step, epoch)
         for start in range(0, len(order), config.minibatch):
             batch = order[start : start + config.minibatch]
-            rows = train_rows(batch, config.train_calls)
-            if not rows:
-                continue
-            for name, value in run.trainer.update(rows, len(batch)).items():
-                figures[name] = figures.get(name, 0) + value if name in ("tokens", "row_tokens") else value
-    if figures:
+            if rows := train_rows(batch, config.train_calls):
+                updates.append(run.trainer.update(rows, len(batch)))
+    if updates:
         note = json.dumps([state.step, [row.model_dump() for row in pending]])
         run.trainer.publish(hashlib.blake2b(note.encode(), digest_size=8).hexdigest())
+    return _over_updates(updates)
+
+
+def _over_updates(updates: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Figures of a step: tokens are summed over its updates, everything else is averaged."""
+    figures: dict[str, float] = {"updates": len(updates)} if updates else {}
+    for name in updates[0] if updates else ():
+        total = sum(update[name] for update in updates)
+        figures[name] = total if name in ("tokens", "row_tokens") else total / len(updates)
     return figures
 
 

@@ -16,7 +16,7 @@ from whale.protocols import Domain, Engine, Proposer, Trainer
 from whale.rollout import Attempt, Listener, Setting, run_rollouts
 from whale.state import RunState
 from whale.store import BlockWriter, Store
-from whale.types import OWNED, Candidate, Outcome, Purpose, Rollout, Split, Task
+from whale.types import OWNED, Outcome, Purpose, Rollout, Split, Task
 
 
 @dataclass
@@ -46,21 +46,19 @@ class Run:
             retries=config.harness.retries,
         )
 
-    def block(
-        self, name: str, purpose: Purpose, harness: Candidate, attempts: Sequence[Attempt]
-    ) -> tuple[str, list[Rollout]]:
+    def block(self, name: str, purpose: Purpose, attempts: Sequence[Attempt]) -> tuple[str, list[Rollout]]:
         """Roll out a block, or read it if it was finished before. Returns its key and its rollouts in order.
 
         Raises StoreError if more than ``harness.max_infra_share`` of it was lost to infrastructure.
         """
-        key = f"{name}-{self._block_digest(harness, attempts)}"
+        key = f"{name}-{self._block_digest(attempts)}"
         found = self.store.read_block(key)
         if found is not None:
             self.progress.block(name, purpose, found, cached=True)
             return key, found
         with self.store.write_block(key) as writer:
             listener = _BlockListener(writer, self.progress, name, len(attempts))
-            rollouts = run_rollouts(self.setting(), harness, attempts, self.trainer.policy().version, listener)
+            rollouts = run_rollouts(self.setting(), attempts, self.trainer.policy().version, listener)
             self._check_infrastructure(name, rollouts)
         self.progress.block(name, purpose, rollouts, cached=False)
         return key, rollouts
@@ -90,17 +88,19 @@ class Run:
                 "Mend the cause and give the same command again; finished work is kept"
             )
 
-    def _block_digest(self, harness: Candidate, attempts: Sequence[Attempt]) -> str:
+    def _block_digest(self, attempts: Sequence[Attempt]) -> str:
         """Digest of everything that decides a block's rollouts."""
         config = self.config
         identity = [
             self.trainer.policy().digest,
-            harness.hash,
             self.domain.version,
             vars(config.sampling),
             vars(config.limits),
             config.engine.model_dump(),
-            [(a.task.id, json.dumps(dict(a.task.inputs), sort_keys=True), a.sample, a.seed) for a in attempts],
+            [
+                (a.harness.hash, a.task.id, json.dumps(dict(a.task.inputs), sort_keys=True), a.sample, a.seed)
+                for a in attempts
+            ],
         ]
         return hashlib.blake2b(json.dumps(identity, sort_keys=True).encode(), digest_size=8).hexdigest()
 

@@ -24,7 +24,7 @@ from whale.seeds import derive
 from whale.smoke import smoke_run
 from whale.state import Phase, RunState
 from whale.store import write_atomic
-from whale.types import Candidate, Rollout, Score
+from whale.types import Candidate, Rollout, Score, Task
 
 
 def search_harness(run: Run, state: RunState, phase: Phase) -> tuple[RunState, str]:
@@ -34,7 +34,7 @@ def search_harness(run: Run, state: RunState, phase: Phase) -> tuple[RunState, s
     """
     run.archive.clear_from(state.candidates)
     scores: dict[str, Score] = {}
-    state, scores[state.harness] = _score(run, state, phase, run.archive.get(state.harness))
+    state = _score(run, state, phase, 0, [run.archive.get(state.harness)], scores)
     state = state.but(values=(scores[state.harness].mean or 0.0,))
     while not (ended := schedule.phase_ended(phase, state.values)):
         if schedule.out_of_budget(run.config.schedule, state):
@@ -44,36 +44,40 @@ def search_harness(run: Run, state: RunState, phase: Phase) -> tuple[RunState, s
         if not proposals:
             run.progress.note(f"the proposer has no further idea after {number - 1} rounds of this phase")
             return state.but(exhausted=True), "exhausted"
-        for proposal in proposals:
-            state = _try_candidate(run, state, phase, number, proposal, scores)
+        state = _try_candidates(run, state, phase, number, proposals, scores)
         state = _pick(run, state, scores)
         state = look_if_due(run, state)
     return state, ended
 
 
-def _try_candidate(
-    run: Run, state: RunState, phase: Phase, number: int, proposal: dict[str, Any], scores: dict[str, Score]
+def _try_candidates(
+    run: Run, state: RunState, phase: Phase, number: int, proposals: list[dict[str, Any]], scores: dict[str, Score]
 ) -> RunState:
-    """Check, smoke-run and evaluate one proposal; what goes wrong with it is recorded for the next round."""
-    candidate = make_candidate(
-        state.candidates, proposal["source"], parent=state.harness, phase=phase.index, round=number,
-        **{key: proposal.get(key, "") for key in ("hypothesis", "axis", "mechanism")}, spec=proposal.get("spec") or {},
-    )  # fmt: skip
-    state = state.but(candidates=state.candidates + 1)
-    problem = check_candidate(run, candidate, scores)
-    run.archive.add(candidate)
-    if problem:
-        run.archive.reject(candidate.id, *problem)
-    else:
-        try:
-            state, scores[candidate.id] = _score(run, state, phase, candidate)
-        except HarnessError as error:
-            run.archive.reject(candidate.id, "evaluation", str(error))
-    rejected = run.archive.rejected(candidate.id)
-    score = scores.get(candidate.id)
-    run.log(state, kind="candidate", candidate=candidate.id, parent=candidate.parent, axis=candidate.axis,
-            score=score.mean if score else None, turns=score.turns if score else None, rejected=rejected)  # fmt: skip
-    run.progress.candidate(candidate, score, rejected)
+    """Check and smoke-run the proposals of a round, then evaluate those that survive, all in the same waves.
+
+    What goes wrong with one is recorded for the next round and touches no other.
+    """
+    candidates: list[Candidate] = []
+    for proposal in proposals:
+        candidate = make_candidate(
+            state.candidates, proposal["source"], parent=state.harness, phase=phase.index, round=number,
+            **{key: proposal.get(key, "") for key in ("hypothesis", "axis", "mechanism")},
+            spec=proposal.get("spec") or {},
+        )  # fmt: skip
+        state = state.but(candidates=state.candidates + 1)
+        problem = check_candidate(run, candidate, {*scores, *(other.id for other in candidates)})
+        run.archive.add(candidate)
+        if problem:
+            run.archive.reject(candidate.id, *problem)
+        candidates.append(candidate)
+    sound = [candidate for candidate in candidates if run.archive.rejected(candidate.id) is None]
+    if sound:
+        state = _score(run, state, phase, number, sound, scores)
+    for candidate in candidates:
+        score, rejected = scores.get(candidate.id), run.archive.rejected(candidate.id)
+        run.log(state, kind="candidate", candidate=candidate.id, parent=candidate.parent, axis=candidate.axis,
+                score=score and score.mean, turns=score and score.turns, rejected=rejected)  # fmt: skip
+        run.progress.candidate(candidate, score, rejected)
     return state
 
 
@@ -93,33 +97,38 @@ def check_candidate(run: Run, candidate: Candidate, scored: Container[str]) -> t
     return ("smoke", problem) if problem else None
 
 
-def search_attempts(run: Run, phase: Phase) -> list[Attempt]:
-    """Rollouts every candidate of the phase is scored on: same tasks, same seeds for all candidates and rounds."""
-    config = run.config.search
+def search_attempts(run: Run, phase: Phase, harness: Candidate, tasks: Sequence[Task]) -> list[Attempt]:
+    """Rollouts a candidate is scored on: same tasks and seeds for all candidates and rounds of the phase."""
     return [
-        Attempt(task, sample, derive(run.config.seed, "search", phase.index, task.id, sample))
-        for task in run.tasks["search"][: config.tasks]
-        for sample in range(config.samples)
+        Attempt(harness, task, sample, derive(run.config.seed, "search", phase.index, task.id, sample))
+        for task in tasks
+        for sample in range(run.config.search.samples)
     ]
 
 
-def _score(run: Run, state: RunState, phase: Phase, candidate: Candidate) -> tuple[RunState, Score]:
-    config = run.config.search
-    rollouts: list[Rollout] = []
+def _score(
+    run: Run, state: RunState, phase: Phase, number: int, candidates: Sequence[Candidate], scores: dict[str, Score]
+) -> RunState:
+    """Evaluate candidates on the search tasks and add their scores; a block holds some tasks of all of them."""
+    rollouts: dict[str, list[Rollout]] = {candidate.id: [] for candidate in candidates}
     keys: list[str] = []
-    pieces = blocks(search_attempts(run, phase), config.block_tasks * config.samples)
-    for number, attempts in enumerate(pieces):
-        key, done = run.block(f"s{phase.index:03d}-{candidate.id}-{number:02d}", "search", candidate, attempts)
+    for part, tasks in enumerate(blocks(run.tasks["search"][: run.config.search.tasks], run.config.search.block_tasks)):
+        attempts = [search_attempts(run, phase, candidate, tasks) for candidate in candidates]
+        name = f"s{phase.index:03d}-{number:03d}-{part:02d}"
+        key, done = run.block(name, "search", [attempt for of_one in attempts for attempt in of_one])
         keys.append(key)
-        rollouts += done
-    score = stats.score(rollouts, candidate.id, state.policy.version)
-    run.archive.record(score, candidate.id, phase.index)
-    write_atomic(run.archive.folder / candidate.id / "blocks.json", json.dumps(keys))
+        for candidate, of_one in zip(candidates, blocks(done, len(attempts[0])), strict=True):
+            rollouts[candidate.id] += of_one
+    for candidate in candidates:
+        scores[candidate.id] = stats.score(rollouts[candidate.id], candidate.id, state.policy.version)
+        run.archive.record(scores[candidate.id], candidate.id, phase.index)
+        write_atomic(run.archive.folder / candidate.id / "blocks.json", json.dumps(keys))
+    everything = [rollout for of_one in rollouts.values() for rollout in of_one]
     counters = state.counters.model_copy(update={
-        "search": state.counters.search + len(rollouts),
-        "sampled_tokens": state.counters.sampled_tokens + sum(r.sampled_tokens for r in rollouts),
+        "search": state.counters.search + len(everything),
+        "sampled_tokens": state.counters.sampled_tokens + sum(r.sampled_tokens for r in everything),
     })  # fmt: skip
-    return state.but(counters=counters), score
+    return state.but(counters=counters)
 
 
 def _pick(run: Run, state: RunState, scores: dict[str, Score]) -> RunState:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from whale.errors import HarnessError, SandboxError
+from whale.errors import SandboxError
 from whale.protocols import Domain
 from whale.rollout import Attempt, Setting, run_rollouts
 from whale.scripted import ScriptedEngine
@@ -25,11 +25,8 @@ def smoke_run(domain: Domain, candidate: Candidate, limits: Limits, isolation: s
         engine=engine, domain=domain, sampling=Sampling(), isolation=isolation, retries=0,
         limits=replace(limits, seconds=min(limits.seconds, _SECONDS)),
     )  # fmt: skip
-    try:
-        rollouts = run_rollouts(setting, candidate, [Attempt(task, 0, 0) for task in tasks], engine.version)
-    except HarnessError as error:
-        return str(error)
-    for rollout in rollouts:
+    attempts = [Attempt(candidate, task, 0, 0) for task in tasks]
+    for rollout in run_rollouts(setting, attempts, engine.version):
         if rollout.outcome in _FATAL:
             return f"{rollout.outcome}: {rollout.detail}"
         if rollout.outcome not in OWNED and rollout.outcome != Outcome.UNSCORABLE:

@@ -67,8 +67,8 @@ class Tryout:
             engine=self.engine, domain=self.domain, sampling=self.config.sampling, limits=self.config.limits,
             isolation=self.config.harness.isolation,
         )  # fmt: skip
-        attempts = [Attempt(task, i, derive(self.config.seed, "try", task.id, i)) for i in range(n)]
-        return run_rollouts(setting, candidate, attempts, self.trainer.policy().version)
+        attempts = [Attempt(candidate, task, i, derive(self.config.seed, "try", task.id, i)) for i in range(n)]
+        return run_rollouts(setting, attempts, self.trainer.policy().version)
 
     def show(self, harness: str, task_id: str, n: int, out: Console) -> None:
         """Run and print."""

@@ -32,6 +32,11 @@ Purpose = Literal["train", "search", "eval"]
 PhaseKind = Literal["weights", "harness"]
 
 
+def described(default: Any, text: str) -> Any:
+    """A dataclass field with a default and a description, which the page of settings shows."""
+    return field(default=default, metadata={"description": text})
+
+
 @dataclass(frozen=True)
 class Task:
     """One problem. ``inputs`` is all a harness ever sees; ``reference`` never leaves the host process."""
@@ -48,30 +53,24 @@ class Sampling:
 
     __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}
 
-    temperature: float = 1.0
-    top_p: float = 1.0
-    top_k: int = 20
+    temperature: float = described(1.0, "Logits are divided by it; 0 takes the likeliest token.")
+    top_p: float = described(1.0, "Smallest set of likeliest tokens with this probability is kept; 1 keeps all.")
+    top_k: int = described(20, "So many likeliest tokens are kept; 0 keeps all.")
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What one rollout may use at most; enforced by the host.
-
-    turns: model calls. assistant_tokens: sampled tokens over all calls. call_tokens: sampled tokens of one
-    call. context_tokens: ids of one call's context. seconds: the harness's own time between two requests to
-    the host (time spent waiting for the model or a tool never counts). memory_mb: address space of the
-    rollout's process. tool_calls: calls of tools in one rollout.
-    """
+    """What one rollout may use at most; enforced by the host. The fields say what each one bounds."""
 
     __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}
 
-    turns: int = 16
-    assistant_tokens: int = 8192
-    call_tokens: int = 1024
-    context_tokens: int = 4096
-    seconds: float = 10.0
-    memory_mb: int = 512
-    tool_calls: int = 64
+    turns: int = described(16, "Model calls.")
+    assistant_tokens: int = described(8192, "Sampled tokens over all calls.")
+    call_tokens: int = described(1024, "Sampled tokens of one call.")
+    context_tokens: int = described(4096, "Ids of one call's context.")
+    seconds: float = described(10.0, "The harness's own time between two requests to the host (waiting never counts).")
+    memory_mb: int = described(512, "Address space of the rollout's process.")
+    tool_calls: int = described(64, "Calls of tools in one rollout.")
 
 
 @dataclass(frozen=True)

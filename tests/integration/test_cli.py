@@ -137,7 +137,9 @@ def test_try_edit_runs_again_on_save(finished, tmp_path):
     harness = tmp_path / "h.py"
     harness.write_text("class Harness:\n    async def run(self, task, session):\n        return 'one'\n")
     command = [*WHALE, "try", str(harness), "--run", str(finished), "--edit"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONUNBUFFERED": "1"}) as process:
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONUNBUFFERED": "1"}
+    ) as process:
         assert process.stdout is not None
         seen = []
         for line in process.stdout:
@@ -157,7 +159,10 @@ def test_try_edit_runs_again_on_save(finished, tmp_path):
     ("arguments", "words"),
     [
         (["run", "nowhere.toml"], ["nowhere.toml does not exist"]),
-        (["run", str(RECIPE), "schedule.stepz=3"], ["unknown key schedule.stepz", "did you mean schedule.steps?", "steps"]),
+        (
+            ["run", str(RECIPE), "schedule.stepz=3"],
+            ["unknown key schedule.stepz", "did you mean schedule.steps?"],
+        ),
         (["run", str(RECIPE), "domain.name=tooy"], ["tooy", "toy"]),
         (["run", str(RECIPE), "search.tasks=1000"], ["search.tasks", "16", "1000"]),
         (["run", str(RECIPE), "store.min_free_gb=1000000"], ["store.min_free_gb"]),
@@ -187,7 +192,14 @@ def test_missing_bubblewrap_is_said_with_the_fix(tmp_path):
 
 def test_ctrl_c_says_how_to_go_on(tmp_path):
     folder = tmp_path / "run"
-    command = [*WHALE, "run", str(RECIPE), f"run_dir={folder}", "harness.isolation=contained", "schedule.total_steps=500"]
+    command = [
+        *WHALE,
+        "run",
+        str(RECIPE),
+        f"run_dir={folder}",
+        "harness.isolation=contained",
+        "schedule.total_steps=500",
+    ]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     deadline = time.monotonic() + 60
     while not (folder / "state.json").exists() and time.monotonic() < deadline:

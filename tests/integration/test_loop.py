@@ -3,11 +3,13 @@
 import json
 from pathlib import Path
 
+import psutil
 import pytest
 
-from whale.errors import ConfigError, StoreError
+from whale.errors import ConfigError, ProposerError, StoreError
 from whale.launch import fork, launch
 from whale.loop import alternate
+from whale.progress import LiveProgress
 from whale.store import Store
 from whale.testing import ScriptedProposer
 from whale.testing.toy import H0
@@ -175,3 +177,64 @@ def test_waiting_rollouts_of_another_harness_are_discarded_aloud(make_run):
     assert state.counters.discarded > 0
     events = [json.loads(line) for line in (run.store.folder / "events.jsonl").read_text().splitlines()]
     assert any(event["event"] == "discarded" and event["reason"] == "harness_changed" for event in events)
+
+
+class Stops(ScriptedProposer):
+    """Breaks down in one round, like a proposer whose key was refused."""
+
+    def __init__(self, rounds, fail_at):
+        super().__init__(rounds)
+        self.fail_at = fail_at
+
+    def propose(self, *arguments):
+        if self.calls == self.fail_at:
+            raise ProposerError("key refused")
+        return super().propose(*arguments)
+
+
+def test_an_interrupted_search_goes_on_where_it_was(make_run):
+    """F24, F25: rounds that are done are neither paid again nor skipped, and the phase is not taken for complete."""
+    rounds = [[H0.replace("return reply.text", f"return '{n}{m}'") for m in range(2)] for n in range(4)]
+    changes = {"schedule": {"total_steps": 2, "steps": 1, "rounds": 4}}
+    run, state = make_run(Stops(rounds, 2), **changes)
+    with pytest.raises(ProposerError):
+        alternate(run, state)
+    paid = counted(run.store.folder)["s"]
+    assert paid == 8 * (1 + 2 * 2)
+    run.store.close()
+
+    again, state = make_run(Stops(rounds[2:], 99), **changes)
+    assert [record.phase.kind for record in state.history] == ["weights"]
+    again.engine.waves.clear()
+    state = alternate(again, state)
+    searched = list((run.store.folder / "rollouts").glob("s*.jsonl"))
+    assert counted(run.store.folder)["s"] == state.counters.search == 8 * (1 + 2 * 4)
+    assert len(searched) == 2 * (1 + 4)
+    assert again.proposer.calls == 2, "only the missing rounds are proposed"
+    assert state.history[1].units == 4
+    assert again.store.wasted() == 0
+
+
+@pytest.mark.slow
+def test_memory_does_not_grow_with_the_steps(make_run):
+    """F63: traces go to disk; a step leaves nothing behind in memory."""
+    run, state = make_run(schedule={"kind": "weight_only", "total_steps": 60}, store={"checkpoint_every": 60})
+    process, used = psutil.Process(), []
+    run.engine._reply = lambda context, rng: "I think 7 " + "and so on " * 4000
+    run.progress.step = lambda *_: used.append(process.memory_info().rss)
+    alternate(run, state)
+    trace = sum(path.stat().st_size for path in (run.store.folder / "rollouts").iterdir())
+    assert trace > 60 * 4 * 1_000_000
+    assert used[-1] < 1.1 * used[15]
+
+
+def test_status_file_tells_rate_and_time_left(tmp_path, monkeypatch):
+    """F66: after a fifth of a block at a steady rate the time left is right to 20 %."""
+    clock = iter(range(10_000))
+    monkeypatch.setattr("whale.progress.time.monotonic", lambda: float(next(clock)))
+    progress = LiveProgress(tmp_path)
+    for done in range(241):
+        progress.rollouts("block", done, 1200)
+    status = json.loads((tmp_path / "status.json").read_text())
+    assert (status["done"], status["total"]) == (240, 1200)
+    assert abs(status["eta_seconds"] - 960) < 0.2 * 960

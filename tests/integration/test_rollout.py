@@ -22,9 +22,12 @@ def setting(engine=None, domain=None, **changes):
     return replace(base, **changes)
 
 
+def attempts_of(harness, count):
+    return [Attempt(harness, task, 0, i) for i, task in enumerate(TASKS[:count])]
+
+
 def roll(source, count=1, **changes):
-    attempts = [Attempt(task, 0, i) for i, task in enumerate(TASKS[:count])]
-    return run_rollouts(setting(**changes), make_candidate(1, source), attempts, 0)
+    return run_rollouts(setting(**changes), attempts_of(make_candidate(1, source), count), 0)
 
 
 class Counting(ScriptedEngine):
@@ -129,6 +132,20 @@ def test_call_tokens_are_clamped_and_the_cut_is_seen():
     assert rollout.sampled_tokens == 4
 
 
+def test_harnesses_share_waves_and_a_file_that_does_not_load_harms_nobody():
+    """F55: two files with a class of the same name, in one block."""
+    one, two = (make_candidate(i, H0.replace("return reply.text", f"return '{i}'")) for i in (1, 2))
+    broken = make_candidate(3, H0 + "\nraise KeyError('at import')\n")
+    engine = Counting()
+    attempts = [*attempts_of(one, 2), *attempts_of(broken, 2), *attempts_of(two, 2)]
+    rollouts = run_rollouts(setting(engine), attempts, 0)
+    assert [r.answer for r in rollouts] == ["1", "1", None, None, "2", "2"]
+    assert [r.reward for r in rollouts] == [1.0, 0.0, 0.0, 0.0, 0.0, 1.0]
+    assert rollouts[2].outcome == Outcome.HARNESS_ERROR
+    assert "at import" in rollouts[2].detail
+    assert [len(wave) for wave in engine.waves] == [4]
+
+
 def test_one_crash_leaves_the_others_alone():
     """F46: 63 scored, one error, nobody waits for the dead."""
     source = H0.replace(
@@ -176,13 +193,13 @@ class Starts(Listener):
 
 def test_infrastructure_faults_are_retried_then_unknown():
     """F44: never a wrong answer."""
-    attempts = [Attempt(task, 0, i) for i, task in enumerate(TASKS[:4])]
+    attempts = attempts_of(make_candidate(1, H0), 4)
     starts = Starts()
-    rollouts = run_rollouts(setting(Flaky(1)), make_candidate(1, H0), attempts, 0, starts)
+    rollouts = run_rollouts(setting(Flaky(1)), attempts, 0, starts)
     assert [r.outcome for r in rollouts] == [Outcome.SCORED] * 4
     assert starts.count == 8, "the retry is paid for and counted"
     assert sorted(starts.done) == [0, 1, 2, 3], "each is reported once"
-    rollouts = run_rollouts(setting(Flaky(2)), make_candidate(1, H0), attempts, 0)
+    rollouts = run_rollouts(setting(Flaky(2)), attempts, 0)
     assert [(r.outcome, r.reward) for r in rollouts] == [(Outcome.INFRA_ERROR, None)] * 4
     assert "device lost" in rollouts[0].detail
 

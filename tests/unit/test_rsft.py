@@ -4,7 +4,7 @@ import pytest
 
 from whale.config import WeightsConfig
 from whale.rsft import accept_rollouts, step_attempts, train_rows
-from whale.types import ModelCall, Outcome, Rollout, Task
+from whale.types import Candidate, ModelCall, Outcome, Rollout, Task
 
 
 def call(sampled, context=(1, 2), finish="stop", marked=False):
@@ -62,11 +62,12 @@ def test_train_calls():
     assert train_rows([rollout("a", 1.0, call([7]))], "marked") == []
 
 
+HARNESS = Candidate("h0", "", "hash")
 TASKS = [Task(f"t{i}", {"problem": str(i)}, "") for i in range(10)]
 
 
 def ids(step, size=4):
-    return [a.task.id for a in step_attempts(TASKS, WeightsConfig(tasks_per_step=size, samples=1), 3, step)]
+    return [a.task.id for a in step_attempts(HARNESS, TASKS, WeightsConfig(tasks_per_step=size, samples=1), 3, step)]
 
 
 def test_every_task_comes_once_an_epoch_across_step_borders():
@@ -83,7 +84,7 @@ def test_order_does_not_depend_on_where_a_run_was_resumed():
 
 def test_seeds_differ_by_sample_and_step():
     config = WeightsConfig(tasks_per_step=10, samples=8)
-    seeds = [a.seed for step in range(3) for a in step_attempts(TASKS, config, 0, step)]
+    seeds = [a.seed for step in range(3) for a in step_attempts(HARNESS, TASKS, config, 0, step)]
     assert len(set(seeds)) == 3 * 10 * 8
 
 

@@ -1,44 +1,26 @@
 """The only way a harness runs: for training, for search and for test.
 
-A block is a fixed list of (harness, task, sample, seed) under one policy version. Its rollouts run at once, each
-in its own sandboxed process; their model calls are answered in waves: when every live rollout waits
-for the model (or has ended), all waiting calls go to the engine together, in a fixed order. What a wave holds
-therefore depends on the harness and the tokens alone, never on timing, and a block gives the same tokens each time.
+A block is a fixed list of (harness, task, sample, seed) under one policy version. Its rollouts run at once, each in
+its own sandboxed process; their model calls are answered in waves (see ``waves``), so that a block gives the same
+tokens each time, whatever the timing.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
 
-from whale.errors import EngineError, HarnessError, StaleWeightsError, WhaleError
-from whale.harness.host import ChatRequest, HarnessProcess, HarnessResult
-from whale.harness.runtime import LimitReached
-from whale.protocols import Domain, Engine, Episode
-from whale.seeds import derive
-from whale.types import (
-    OWNED,
-    Candidate,
-    Completion,
-    GenerationRequest,
-    Json,
-    Limits,
-    Message,
-    ModelCall,
-    Outcome,
-    Rollout,
-    Sampling,
-    Task,
-    ToolSpec,
-    ToolUse,
-    Verdict,
-)
+from whale.errors import HarnessError, StaleWeightsError, WhaleError
+from whale.harness.host import HarnessProcess, HarnessResult
+from whale.protocols import Episode
+from whale.session import HostSession, Setting
+from whale.types import OWNED, Candidate, Outcome, Rollout, Task, Verdict
+from whale.waves import Waves
 
-_REACTION_SECONDS = 0.05
+__all__ = ["Attempt", "Listener", "Setting", "run_rollouts"]
 
 
 @dataclass(frozen=True)
@@ -49,19 +31,6 @@ class Attempt:
     task: Task
     sample: int
     seed: int
-
-
-@dataclass(frozen=True)
-class Setting:
-    """Everything about a block that is the same for all its rollouts."""
-
-    engine: Engine
-    domain: Domain
-    sampling: Sampling
-    limits: Limits
-    isolation: str = "sealed"
-    concurrent: int = 512
-    retries: int = 1
 
 
 class Listener:
@@ -164,7 +133,7 @@ async def _rollout(
     setting: Setting, attempt: Attempt, process: HarnessProcess | HarnessError, waves: Waves, order: int
 ) -> Rollout:
     began = time.monotonic()
-    session = HostSession(setting, attempt, waves, order)
+    session = HostSession(setting, attempt.seed, waves, order)
     try:
         if isinstance(process, HarnessError):
             raise process
@@ -209,194 +178,3 @@ async def _judge(episode: Episode, result: HarnessResult) -> tuple[Verdict, str]
     except Exception as error:  # a verifier that breaks must never look like a wrong answer
         return Verdict(None, "verifier", Outcome.VERIFIER_ERROR), f"{type(error).__name__}: {error}"
     return verdict, result.detail
-
-
-class Waves:
-    """Collects model calls until every live rollout waits for one, then has the engine answer all of them."""
-
-    def __init__(self, engine: Engine, sampling: Sampling, version: int) -> None:
-        self.engine = engine
-        self.sampling = sampling
-        self.version = version
-        self._live = 0
-        self._busy: dict[int, int] = {}
-        self._waiting: dict[tuple[int, int], tuple[GenerationRequest, asyncio.Future[Completion]]] = {}
-
-    def enter(self, count: int) -> None:
-        """``count`` rollouts become live: no wave starts before each of them waits or has left."""
-        self._live += count
-
-    def leave(self, order: int, replaced: bool = False) -> None:
-        """The rollout has ended; ``replaced`` if another one takes its place."""
-        self._busy.pop(order, None)
-        if not replaced:
-            self._live -= 1
-            self._start_if_all_wait()
-
-    def busy(self, order: int, change: int) -> None:
-        """A tool call of the rollout begins (+1) or ends (-1): it may ask for the model soon, so waves wait for it."""
-        self._busy[order] = self._busy.get(order, 0) + change
-        if change < 0:
-            # Only matters to a rollout with a tool and a model call under way at once: it gets a moment to react.
-            asyncio.get_running_loop().call_later(_REACTION_SECONDS, self._start_if_all_wait)
-
-    async def generate(self, order: int, call: int, request: GenerationRequest) -> Completion:
-        """Answer one call with the next wave. Raises EngineError, or StaleWeightsError for another policy version."""
-        future: asyncio.Future[Completion] = asyncio.get_running_loop().create_future()
-        self._waiting[order, call] = (request, future)
-        # Not at once: calls a harness makes together (asyncio.gather) arrive together and belong in one wave.
-        asyncio.get_running_loop().call_soon(self._start_if_all_wait)
-        completion = await future
-        if completion.version != self.version:
-            raise StaleWeightsError(
-                f"asked for policy {self.version}, the engine sampled from {completion.version}; "
-                "publish before rolling out"
-            )
-        return completion
-
-    def _start_if_all_wait(self) -> None:
-        waiting = {order for order, _ in self._waiting}
-        if not waiting or len(waiting) < self._live or any(self._busy.get(order) for order in waiting):
-            return
-        wave = sorted(self._waiting.items())
-        self._waiting = {}
-        try:
-            completions = self.engine.generate([request for _, (request, _) in wave], self.sampling)
-        except EngineError as error:
-            for _, (_, future) in wave:
-                future.set_exception(error)
-            return
-        for (_, (_, future)), completion in zip(wave, completions, strict=True):
-            if not future.done():
-                future.set_result(completion)
-
-
-class HostSession:
-    """The host's end of one rollout: enforces limits, encodes contexts, calls engine and tools, keeps the trace."""
-
-    def __init__(self, setting: Setting, attempt: Attempt, waves: Waves, order: int) -> None:
-        self._setting = setting
-        self._attempt = attempt
-        self._waves = waves
-        self._order = order
-        self.episode: Episode | None = None
-        self.calls: list[ModelCall | None] = []
-        self.tools: list[ToolUse] = []
-        self.in_tool = False
-
-    async def chat(self, request: ChatRequest) -> dict[str, Json]:
-        """Answer ``session.chat``. Raises LimitReached for the harness to catch, EngineError for the host."""
-        limits = self._setting.limits
-        if len(self.calls) >= limits.turns:
-            raise LimitReached(f"turns: {limits.turns} model calls are used up")
-        number = len(self.calls)
-        self.calls.append(None)
-        messages = [self._as_sampled(message) for message in request.messages]
-        context = self._encode(messages, request.tools or ())
-        if len(context) > limits.context_tokens:
-            raise LimitReached(f"context_tokens: {len(context)} ids, the limit is {limits.context_tokens}")
-        completion = await self._waves.generate(
-            self._order,
-            number,
-            GenerationRequest(
-                context=context,
-                max_tokens=self._room(request.max_tokens),
-                seed=derive(self._attempt.seed, "call", number),
-                stop=tuple(request.stop or ()),
-            ),
-        )
-        return self._record(number, messages, context, completion)
-
-    async def tool(self, name: str, arguments: Mapping[str, Json]) -> str:
-        """Answer ``session.tools.name``: the observation, also for arguments the tool cannot use."""
-        assert self.episode is not None
-        if len(self.tools) >= self._setting.limits.tool_calls:
-            raise LimitReached(f"tool_calls: {self._setting.limits.tool_calls} tool calls are used up")
-        function = self.episode.tools.get(name)
-        began = time.monotonic()
-        self._waves.busy(self._order, +1)
-        error = ""
-        try:
-            if function is None:
-                raise ValueError(f"there is no tool {name!r}; the tools are: {', '.join(self.episode.tools) or 'none'}")
-            self.in_tool = True
-            observation = await function(**arguments)
-            self.in_tool = False
-        except (ValueError, TypeError) as fault:
-            if isinstance(fault, WhaleError):
-                raise
-            error = str(fault)
-            observation = f"Error: {fault}"
-            self.in_tool = False
-        finally:
-            self._waves.busy(self._order, -1)
-        use = ToolUse(name, dict(arguments), observation, round(time.monotonic() - began, 4), len(self.calls), error)
-        self.tools.append(use)
-        return observation
-
-    def mark(self, call: int) -> None:
-        """Remember that the harness wants this call trained on (``train_calls = marked``)."""
-        if 0 <= call < len(self.calls) and (found := self.calls[call]) is not None:
-            self.calls[call] = replace(found, marked=True)
-
-    def _room(self, asked: int | None) -> int:
-        limits = self._setting.limits
-        used = sum(len(call.sampled) for call in self.calls if call)
-        left = limits.assistant_tokens - used
-        if left <= 0:
-            raise LimitReached(f"assistant_tokens: {limits.assistant_tokens} sampled tokens are used up")
-        return max(1, min(asked or limits.call_tokens, limits.call_tokens, left))
-
-    def _encode(self, messages: Sequence[Message], tools: Sequence[str | Mapping[str, Any]]) -> tuple[int, ...]:
-        try:
-            specs = [self._tool_spec(tool) for tool in tools]
-            sampled = [call.sampled if call else () for call in self.calls]
-            return tuple(self._setting.engine.renderer.encode(messages, specs, sampled))
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise HarnessError(f"session.chat was given messages or tools it cannot use: {error}") from None
-
-    def _tool_spec(self, tool: str | Mapping[str, Any]) -> ToolSpec:
-        if isinstance(tool, str):
-            known = self._setting.domain.tool_specs
-            if tool not in known:
-                raise ValueError(f"there is no tool {tool!r}; the tools are: {', '.join(known) or 'none'}")
-            return known[tool]
-        function = tool.get("function", tool)
-        return ToolSpec(
-            str(function["name"]), str(function.get("description", "")), dict(function.get("parameters", {}))
-        )
-
-    def _as_sampled(self, message: Message) -> Message:
-        """Keep the mark of an earlier reply only if the harness passed it back unchanged."""
-        number = message.get("reply")
-        if number is None:
-            return message
-        call = self.calls[number] if isinstance(number, int) and 0 <= number < len(self.calls) else None
-        if call is not None and message.get("role") == "assistant" and message.get("content") == call.text:
-            return message
-        return {key: value for key, value in message.items() if key != "reply"}
-
-    def _record(
-        self, number: int, messages: Sequence[Message], context: tuple[int, ...], completion: Completion
-    ) -> dict[str, Json]:
-        parsed = self._setting.engine.renderer.parse(completion.ids, completion.finish)
-        self.calls[number] = ModelCall(
-            context=context,
-            sampled=completion.ids,
-            logprobs=completion.logprobs,
-            finish=completion.finish,
-            seed=derive(self._attempt.seed, "call", number),
-            version=completion.version,
-            messages=tuple(messages),
-            text=parsed.text,
-            reasoning=parsed.reasoning,
-            tool_calls=parsed.tool_calls,
-        )
-        return {
-            "call": number,
-            "text": parsed.text,
-            "reasoning": parsed.reasoning,
-            "tool_calls": [{**vars(c), "arguments": dict(c.arguments)} for c in parsed.tool_calls],
-            "finish": completion.finish,
-            "usage": {"context": len(context), "sampled": len(completion.ids)},
-        }

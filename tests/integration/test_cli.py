@@ -93,8 +93,10 @@ def test_plan_counts_what_the_paper_spends(tmp_path):
 
 def test_counters_end_at_the_planned_values(finished):
     planned = json.loads(whale("plan", RECIPE, *SMALL, "--json"))["rollouts"]
-    spent = json.loads(whale("report", finished, "--json"))["rollouts"]
-    assert (spent["train"], spent["search"]) == (planned["train"], planned["search"])
+    report = json.loads(whale("report", finished, "--json"))
+    saved = 12 * sum(candidate["verdict"].startswith("rejected") for candidate in report["candidates"])
+    assert report["rollouts"]["train"] == planned["train"]
+    assert report["rollouts"]["search"] == planned["search"] - saved
 
 
 BAD_HARNESSES = {
@@ -161,7 +163,7 @@ def test_try_edit_runs_again_on_save(finished, tmp_path):
         (["run", "nowhere.toml"], ["nowhere.toml does not exist"]),
         (
             ["run", str(RECIPE), "schedule.stepz=3"],
-            ["unknown key schedule.stepz", "did you mean schedule.steps?"],
+            ["unknown key schedule.stepz", "did you mean steps?"],
         ),
         (["run", str(RECIPE), "domain.name=tooy"], ["tooy", "toy"]),
         (["run", str(RECIPE), "search.tasks=1000"], ["search.tasks", "16", "1000"]),
@@ -170,7 +172,7 @@ def test_try_edit_runs_again_on_save(finished, tmp_path):
         (["run", str(RECIPE), "engine.kind=transformers", "trainer.kind=torch", "model=/no/model"], ["/no/model"]),
         (["report", "nowhere"], ["nowhere", "not a run folder"]),
         (["resume", "nowhere"], ["nowhere", "not a run folder"]),
-        (["run"], ["RECIPE"]),
+        (["run"], ["Missing argument", "recipe"]),
         (["try", "h0"], ["--domain"]),
     ],
     ids=lambda value: "-".join(value)[-40:] if isinstance(value, list) else None,
@@ -180,8 +182,8 @@ def test_bad_input_is_one_clear_message(tmp_path, arguments, words):
     text = done.stdout + done.stderr
     assert done.returncode in (1, 2)
     assert "Traceback" not in text
-    assert any(word in text for word in words[1:] or words), text
-    assert words[0] in text, text
+    for word in words:
+        assert word in text, text
 
 
 def test_missing_bubblewrap_is_said_with_the_fix(tmp_path):

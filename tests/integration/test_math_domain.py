@@ -44,7 +44,7 @@ def candidate(domain: MathDomain, spec: dict[str, str]) -> Candidate:
 
 def rollout(domain: MathDomain, spec: dict[str, str], replies: Sequence[str], task: Task = SUM) -> Rollout:
     setting = Setting(ScriptedEngine(replies), domain, Sampling(), Limits(), isolation="contained", retries=0)
-    return run_rollouts(setting, candidate(domain, spec), [Attempt(task, 0, 0)], 0)[0]
+    return run_rollouts(setting, [Attempt(candidate(domain, spec), task, 0, 0)], 0)[0]
 
 
 def test_gold_answers_score_one_and_junk_zero(domain: MathDomain) -> None:

@@ -22,7 +22,7 @@ from whale.types import SPLITS, Split, Task
 
 def build_run(config: RunConfig, store: Store, progress: Progress | None = None) -> Run:
     """Assemble a run. Raises ConfigError, DomainError or EngineError with the way out."""
-    domain = load_domain(config.domain.name, config.domain.options)
+    domain = load_domain(config.domain.name, config.domain.options, config.harness.isolation)
     tasks = load_tasks(config, domain)
     proposer = _proposer(domain)
     engine, trainer = load_policy(config)

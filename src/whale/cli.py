@@ -245,15 +245,15 @@ def list_models(as_json: AsJson = False) -> None:
 def main() -> None:
     """Entry point: errors of whale are messages, Ctrl-C says how to go on."""
     try:
-        app(standalone_mode=False)
+        code = app(standalone_mode=False)  # click hands the code of typer.Exit back as a value
+        if isinstance(code, int) and code:
+            sys.exit(code)
     except KeyboardInterrupt:
         out.print("stopped. Give the same command again to continue.")
         sys.exit(130)
     except WhaleError as error:
         Console(stderr=True, highlight=False, soft_wrap=True).print(f"error: {error}", markup=False)
         sys.exit(2 if isinstance(error, ConfigError) else 1)
-    except typer.Exit as leave:
-        sys.exit(leave.exit_code)
     except Exception as error:
         if type(error).__module__.startswith(("click", "typer")) and hasattr(error, "format_message"):
             Console(stderr=True).print(f"error: {error.format_message()}", markup=False)

@@ -52,7 +52,7 @@ class Tryout:
             config, state = build_config({"run_dir": "runs/try", "domain": {"name": domain}}), None
         else:
             raise ConfigError("nothing says what to try on: give --domain NAME, --recipe FILE or --run FOLDER")
-        loaded = load_domain(config.domain.name, config.domain.options)
+        loaded = load_domain(config.domain.name, config.domain.options, config.harness.isolation)
         engine, trainer = load_policy(config)
         if state is not None and state.policy.version:
             trainer.load(Store(Path(run_folder or "")).policy_folder(state.policy.version))
@@ -158,7 +158,7 @@ def read_harness(path: Path) -> str:
 
 def validate_file(path: Path, domain: str, isolation: str) -> str | None:
     """What is wrong with a harness file, or ``None``: contract check, then smoke run."""
-    loaded = load_domain(domain, {})
+    loaded = load_domain(domain, {}, isolation)
     try:
         candidate = make_candidate(0, read_harness(path))
         check_source(candidate.source, loaded.allowed_imports)

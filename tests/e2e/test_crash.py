@@ -43,7 +43,9 @@ def result(folder):
     """What must not depend on crashes: state, final weights, metrics, the rollouts themselves up to wall time."""
     state = json.loads((folder / "state.json").read_text())
     checkpoint = folder / "policies" / f"{state['policy']['version']:05d}"
-    weights = {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in sorted(checkpoint.iterdir())}
+    files = sorted([*checkpoint.glob("*.safetensors"), *checkpoint.glob("weights.json")])
+    weights = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+    assert weights
     rows = {}
     for path in sorted((folder / "rollouts").glob("*.jsonl")):
         rows[path.name] = [{**json.loads(line), "seconds": 0} for line in path.read_text().splitlines()]

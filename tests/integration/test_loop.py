@@ -218,14 +218,15 @@ def test_an_interrupted_search_goes_on_where_it_was(make_run):
 @pytest.mark.slow
 def test_memory_does_not_grow_with_the_steps(make_run):
     """F63: traces go to disk; a step leaves nothing behind in memory."""
-    run, state = make_run(schedule={"kind": "weight_only", "total_steps": 60}, store={"checkpoint_every": 60})
+    changes = {"store": {"checkpoint_every": 25}, "limits": {"call_tokens": 20_000, "assistant_tokens": 20_000}}
+    run, state = make_run(schedule={"kind": "weight_only", "total_steps": 25}, **changes)
     process, used = psutil.Process(), []
-    run.engine._reply = lambda context, rng: "I think 7 " + "and so on " * 4000
+    run.engine._reply = lambda context, rng: "I think 7 " + "and so on " * 1200
     run.progress.step = lambda *_: used.append(process.memory_info().rss)
     alternate(run, state)
     trace = sum(path.stat().st_size for path in (run.store.folder / "rollouts").iterdir())
-    assert trace > 60 * 4 * 1_000_000
-    assert used[-1] < 1.1 * used[15]
+    assert trace > 25 * 2_000_000
+    assert used[-1] < 1.1 * used[9]
 
 
 def test_status_file_tells_rate_and_time_left(tmp_path, monkeypatch):

@@ -155,3 +155,11 @@ class TestGenerated:
     def test_a_configuration_that_is_refused_is_named(self) -> None:
         with pytest.raises(DomainError, match="reasoning-gym refuses"):
             MathDomain(families={"products": {"no_such": 1}}).tasks("test")
+
+
+def test_tools_that_run_code_are_shut_in_like_the_harness() -> None:
+    """Else a harness would read through the interpreter what its own sandbox keeps from it."""
+    assert load_domain("math", {}, "contained")._pool_options["isolation"] == "contained"
+    assert load_domain("math", {})._pool_options["isolation"] == "sealed"
+    assert load_domain("math", {"isolation": "off"}, "sealed")._pool_options["isolation"] == "off"
+    assert load_domain("toy", {}, "sealed").name == "toy"

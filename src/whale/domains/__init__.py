@@ -26,14 +26,18 @@ def domain_names() -> list[str]:
     return sorted({*_BUILT_IN, *(point.name for point in entry_points(group=_GROUP))})
 
 
-def load_domain(name: str, options: Mapping[str, Any]) -> Domain:
+def load_domain(name: str, options: Mapping[str, Any], isolation: str | None = None) -> Domain:
     """The domain called ``name`` (a built-in, an entry point or ``module:Class``), built with ``options``.
 
+    isolation: the run's sandbox level, for domains whose tools run code: a harness must not reach through a tool what
+    its own sandbox keeps from it. An option of that name stands above it.
     Raises ConfigError for an unknown name or option, and whatever the domain raises for a bad value
     (ConfigError or DomainError).
     """
     factory = _factory(name)
     _check_options(name, factory, options)
+    if isolation is not None and "isolation" in inspect.signature(factory).parameters:
+        options = {"isolation": isolation, **options}
     domain: Domain = factory(**options)
     return domain
 

@@ -58,7 +58,7 @@ class MathDomain:
         sizes: Mapping[str, int] | None = None,
         tasks_file: str | None = None,
         verifier: str = "strict",
-        isolation: str = "contained",
+        isolation: str = "sealed",
         interpreter_workers: int = 2,
         interpreter_seconds: float = 5.0,
         interpreter_memory_mb: int = 512,

@@ -194,3 +194,30 @@ def test_end_tokens_come_from_every_place_that_declares_them(tmp_path):
     file = folder / "generation_config.json"
     file.write_text(file.read_text().replace('"eos_token_id": 2', '"eos_token_id": [0, 7]'))
     assert LocalModel(str(folder)).end_ids == (0, 2, 7)
+
+
+def test_memory_that_was_never_written_is_never_read(model):
+    """A masked place may hold anything, also a NaN, which no mask and no zero weight would take away again."""
+    batch = requests()
+    expected = TransformersEngine(model, wave_rows=5).generate(batch, SAMPLED)
+    torch.use_deterministic_algorithms(True, warn_only=True)  # fills fresh memory with NaN
+    try:
+        assert torch.empty(3).isnan().all()
+        assert TransformersEngine(model, wave_rows=5).generate(batch, SAMPLED) == expected
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+def test_logits_that_are_not_numbers_are_an_error(llama):
+    """Never a token: a broken model must not look like a bad policy."""
+    engine = TransformersEngine(llama)
+    norm = llama.decoder.norm.weight
+    saved = norm.detach().clone()
+    with torch.no_grad():
+        norm.fill_(float("nan"))
+    try:
+        with pytest.raises(EngineError, match="not finite"):
+            engine.generate(requests()[:2], SAMPLED)
+    finally:
+        with torch.no_grad():
+            norm.copy_(saved)

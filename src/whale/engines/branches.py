@@ -157,8 +157,9 @@ class Branches:
     def _allocate(self, sources: Sequence[Tensor]) -> None:
         for source in sources:
             shape = (self.rows, source.shape[0], self.columns, source.shape[2])
-            self._keys.append(source.new_empty(shape))
-            self._values.append(source.new_empty(shape))
+            # Zeros, not empty: places left of a tail are read and masked, and a NaN there would survive the mask.
+            self._keys.append(source.new_zeros(shape))
+            self._values.append(source.new_zeros(shape))
 
 
 class Family:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from whale.engines.draw import draw, uniforms
+from whale.errors import EngineError
 from whale.types import Completion, Finish, GenerationRequest, Sampling
 
 HEAD_ROWS = 64
@@ -87,7 +88,10 @@ class Ledger:
                 logits = self._head(states[distinct.to(states.device)])[index.to(states.device)]
             parts.append(draw(logits, chance[part].to(logits.device), self._sampling))
         tokens, logprobs = zip(*parts, strict=True)
-        return torch.cat(tokens).cpu(), torch.cat(logprobs).cpu()
+        drawn = torch.cat(logprobs).cpu()
+        if drawn.isnan().any():
+            raise EngineError("logits are not finite: the weights or the model's code are broken, nothing was sampled")
+        return torch.cat(tokens).cpu(), drawn
 
     def _stopped(self, rows: Tensor, asking: Tensor) -> Tensor:
         """(B,) bool: rows whose text now holds one of their stop strings."""

@@ -122,14 +122,14 @@ class Fork:
         """The next message, or ``None`` once the fork is gone. Raises ProtocolError."""
         while True:
             end = self._buffer.find(b"\n", self._scanned)
+            if (end if end >= 0 else len(self._buffer)) > self._server.max_message:
+                raise ProtocolError(f"a message of over {self._server.max_message} bytes")
             if end >= 0:
                 line = bytes(self._buffer[:end])
                 del self._buffer[: end + 1]
                 self._scanned = 0
                 return decode(line)
             self._scanned = len(self._buffer)
-            if self._scanned > self._server.max_message:
-                raise ProtocolError(f"a message of over {self._server.max_message} bytes")
             data = await self._read()
             if not data:
                 return None

@@ -5,8 +5,6 @@ What is cheap to check comes first, so that bad input is refused before anything
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from whale.archive import Archive
 from whale.config import RunConfig
 from whale.domains import load_domain
@@ -77,11 +75,6 @@ def load_policy(config: RunConfig) -> tuple[Engine, Trainer]:
     )
     engine = TransformersEngine(model, wave_rows=config.engine.wave_rows)
     return engine, TorchTrainer(model, adam, token_budget=section.token_budget)
-
-
-def open_store(config: RunConfig) -> Store:
-    """The store of the configured run folder (not opened yet)."""
-    return Store(Path(config.run_dir))
 
 
 def _proposer(domain: Domain) -> Proposer:

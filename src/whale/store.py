@@ -216,13 +216,13 @@ class Store:
 
     def read_rows(self, rows: Sequence[PendingRow]) -> list[Rollout]:
         """The rollouts that pending rows point at. Raises StoreError if a block is missing."""
-        found: list[Rollout] = []
-        for row in rows:
-            block = self.read_block(row.block)
+        blocks: dict[str, list[Rollout]] = {}
+        for name in {row.block for row in rows}:
+            block = self.read_block(name)
             if block is None:
-                raise StoreError(f"block {row.block} of {self.folder} is missing; restore rollouts/{row.block}.jsonl")
-            found.append(block[row.index])
-        return found
+                raise StoreError(f"block {name} of {self.folder} is missing; restore rollouts/{name}.jsonl")
+            blocks[name] = block
+        return [blocks[row.block][row.index] for row in rows]
 
     # -- logs --------------------------------------------------------------------------------------------------
 

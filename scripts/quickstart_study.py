@@ -1,6 +1,6 @@
 """The quickstart against its two halves: joint run, weights only, harness only, at equal rollouts.
 
-    python scripts/quickstart_study.py OUT_FOLDER --seeds 10 11 12 [key=value ...]
+    python scripts/quickstart_study.py OUT_FOLDER [key=value ...] --seeds 10 11 12
 
 Runs (or resumes) every cell as `whale run recipes/quickstart.toml` would, one after the other, and prints a Markdown
 table and the paired gain of the joint run over the better of the two others, over tasks, per seed and pooled. Weights

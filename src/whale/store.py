@@ -112,6 +112,9 @@ class Store:
 
     def _book_waste(self) -> None:
         for part in sorted((self.folder / "rollouts").glob("*.part")):
+            if part.with_suffix(".jsonl").exists():  # killed between the last two steps of finishing it
+                part.unlink()
+                continue
             lost = sum(json.loads(line).get("started", 0) for line in _whole_lines(part))
             if lost:
                 self.append("wasted.jsonl", {"block": part.stem, "rollouts": lost, "time": time.time()}, sync=True)

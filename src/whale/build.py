@@ -58,14 +58,20 @@ def load_policy(config: RunConfig) -> tuple[Engine, Trainer]:
 
         weights = FakeWeights()
         return FakeEngine(weights), FakeTrainer(weights)
-    from whale.engines.local_model import LocalModel  # heavy: torch and transformers
+    from whale.engines.adapters import Adapter  # heavy: torch and transformers
+    from whale.engines.local_model import LocalModel
     from whale.engines.transformers import TransformersEngine
+    from whale.renderers import for_tokenizer
     from whale.trainers.torch import Adam, TorchTrainer
 
     section = config.trainer
+    adapter = None
+    if section.lora_rank:
+        adapter = Adapter(section.lora_rank, section.lora_alpha, section.lora_targets, config.seed)
     model = LocalModel(
-        config.model, device=config.engine.device, dtype=config.engine.dtype, threads=config.engine.threads or None
-    )
+        config.model, device=config.engine.device, dtype=config.engine.dtype, threads=config.engine.threads or None,
+        adapter=adapter,
+    )  # fmt: skip
     adam = Adam(
         lr=section.lr,
         betas=section.betas,
@@ -73,8 +79,14 @@ def load_policy(config: RunConfig) -> tuple[Engine, Trainer]:
         warmup_steps=section.warmup_steps,
         clip=section.clip,
     )
-    engine = TransformersEngine(model, wave_rows=config.engine.wave_rows)
-    return engine, TorchTrainer(model, adam, token_budget=section.token_budget)
+    renderer = for_tokenizer(model.tokenizer, config.engine.history, config.engine.thinking)
+    engine = TransformersEngine(
+        model, renderer=renderer, wave_rows=config.engine.wave_rows, keep_bytes=config.engine.keep_mb << 20
+    )
+    trainer = TorchTrainer(
+        model, adam, token_budget=section.token_budget, max_logprob_gap=section.max_logprob_gap, packing=section.packing
+    )
+    return engine, trainer
 
 
 def _proposer(domain: Domain) -> Proposer:

@@ -161,6 +161,39 @@ def try_harness(
 
 
 @app.command()
+def export(
+    source: Annotated[Path, typer.Argument(metavar="RUN_OR_CHECKPOINT", help="Run folder or checkpoint folder.")],
+    target: Annotated[Path, typer.Argument(metavar="OUT", help="Folder to write; new or empty.")],
+    merge: Annotated[
+        bool, typer.Option("--merge/--adapter", help="Merge an adapter into the weights, or copy it alone (peft).")
+    ] = True,
+    dtype: Annotated[
+        str, typer.Option(help="float32 or bfloat16; default: the precision the base had in training.")
+    ] = "",
+    as_json: AsJson = False,
+) -> None:
+    """Write the trained policy as a folder that transformers (or peft) loads, and compare the two."""
+    from whale.export import export_policy
+
+    if dtype not in ("", "float32", "bfloat16"):
+        raise ConfigError(f"--dtype {dtype}: choose float32 or bfloat16")
+    figures = export_policy(source, target, merge, dtype or None)  # type: ignore[arg-type]
+    if as_json:
+        _print_json(figures)
+    else:
+        out.print(
+            "policy {policy_version} in {dtype}; on {tokens} tokens the largest logit difference is "
+            "{max_logit_difference:.3g}, the likeliest token is the same on {argmax_agreement:.1%}".format(**figures)
+        )
+    if not figures["agrees"]:
+        kept = f" The adapter is kept in {figures['adapter']}." if figures["adapter"] else ""
+        Console(stderr=True, highlight=False, soft_wrap=True).print(
+            f"warning: the export is not quite the policy that was scored.{kept} --dtype float32 rounds less.",
+            markup=False,
+        )
+
+
+@app.command()
 def doctor(
     folder: Annotated[Path, typer.Option(help="Where runs will be stored.")] = Path("runs"), as_json: AsJson = False
 ) -> None:
@@ -180,6 +213,34 @@ def doctor(
                 out.print(f"      -> {check.fix}", markup=False)
     if any(not check.ok and check.needed for check in checks):
         raise typer.Exit(1)
+
+
+@app.command()
+def bench(
+    run_folder: Annotated[Path, typer.Option("--run", help="Finished run whose rows and prompts are used.")] = Path(
+        "runs/quickstart"
+    ),
+    model: Annotated[str, typer.Option(help="Base model; default: the run's last policy.")] = "",
+    threads: Annotated[int, typer.Option(min=0, help="CPU threads; 0 takes all cores.")] = 0,
+    repeats: Annotated[int, typer.Option(min=1, help="Times each side is measured, in turn.")] = 5,
+    only: Annotated[
+        list[str] | None, typer.Option(help="A figure or the beginning of some, e.g. sample; may be repeated.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Measure whale's speed against TRL and transformers on this machine, side by side."""
+    from whale.bench.measure import Options
+    from whale.bench.measure import bench as measure
+    from whale.bench.text import print_bench
+
+    say = Console(stderr=True, highlight=False, soft_wrap=True)
+    result = measure(
+        Options(run_folder, model, threads, repeats, only or ()), lambda line: say.print(line, markup=False)
+    )
+    if as_json:
+        _print_json(result)
+    else:
+        print_bench(result, out)
 
 
 @harness_app.command()

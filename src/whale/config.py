@@ -35,9 +35,24 @@ class EngineConfig(Section):
         description="What samples: transformers on this machine, or the scripted engine of `whale.testing`.",
     )
     device: str = Field("cpu", description="Device of engine and trainer: `cpu`, `cuda`, `mps`.")
-    dtype: Literal["float32", "bfloat16"] = Field("float32", description="Precision of the weights.")
+    dtype: Literal["float32", "bfloat16"] = Field(
+        "float32", description="Precision of the weights; training keeps fp32 copies of what it changes."
+    )
     threads: int = Field(0, ge=0, description="CPU threads; 0 takes all cores. Another count gives other tokens.")
     wave_rows: int = Field(128, ge=1, description="Samples decoded together at most; bounds memory.")
+    keep_mb: int = Field(
+        512,
+        ge=0,
+        description="Memory (MB) for keys and values of finished replies, so that the next call of a rollout computes "
+        "only what is new in its context; 0 keeps none.",
+    )
+    history: Literal["as_sampled", "template"] = Field(
+        "as_sampled",
+        description="Earlier replies in a context: the ids that were sampled, or what the chat template makes of them.",
+    )
+    thinking: bool | None = Field(
+        None, description="Switches the chat template's thinking on or off; unset leaves the template's default."
+    )
 
 
 class TrainerConfig(Section):
@@ -52,6 +67,24 @@ class TrainerConfig(Section):
     betas: tuple[float, float] = Field((0.9, 0.999), description="AdamW momentum coefficients.")
     clip: float = Field(1.0, gt=0, description="Largest gradient norm.")
     token_budget: int = Field(768, ge=16, description="Distinct tokens computed at once; bounds memory.")
+    max_logprob_gap: float = Field(
+        0.05,
+        gt=0,
+        description="Stop the run when sampled tokens' log-probabilities differ by more than this (nats, mean) between "
+        "sampler and trainer: the sampler then has other weights.",
+    )
+    packing: Literal["auto", "tree", "rows"] = Field(
+        "auto",
+        description="`tree` computes each distinct token of an update once and needs full attention in every layer; "
+        "`rows` pads rows on the right; `auto` takes the tree where the model allows it.",
+    )
+    lora_rank: int = Field(0, ge=0, description="Rank of the adapter that is trained; 0 trains all weights.")
+    lora_alpha: int = Field(16, ge=1, description="The adapter's product is scaled by lora_alpha / lora_rank.")
+    lora_targets: Literal["all-linear"] | tuple[str, ...] = Field(
+        "all-linear",
+        description='Layers with an adapter: last parts of their names, such as `["q_proj", "v_proj"]`, or '
+        "`all-linear` for every linear layer but the output layer.",
+    )
 
 
 class WeightsConfig(Section):
@@ -80,6 +113,17 @@ class WeightsConfig(Section):
     minibatch: int = Field(64, ge=1, description="Accepted rollouts per optimizer update.")
     epochs: int = Field(1, ge=1, description="Passes over the accepted rollouts of a step.")
     warn_after: int = Field(3, ge=1, description="Warn after this many steps in a row without an accepted rollout.")
+    guard_drop: float = Field(
+        0.2,
+        ge=0,
+        le=1,
+        description="End a weight phase at its best checkpoint once the training reward, averaged over `guard_steps`, "
+        "is this far below its best of the phase; 0 never does.",
+    )
+    guard_steps: int = Field(3, ge=1, description="Weight steps that the guard averages over.")
+    kl_every: int = Field(
+        1, ge=0, description="Weight steps between measurements of the divergence from the base policy; 0: never."
+    )
 
 
 class ProposerConfig(Section):

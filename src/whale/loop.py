@@ -50,7 +50,7 @@ def _enter(run: Run, state: RunState, phase: Phase) -> RunState:
     run.store.event("phase", phase=phase.kind, index=phase.index, rollouts=state.counters.axis)
     run.progress.phase(phase, state)
     start = {"harness": state.harness, "policy": state.policy.version, "rollouts": state.counters.axis}
-    return state.but(phase=phase, values=(), phase_start=start)
+    return state.but(phase=phase, values=(), versions=(), phase_start=start)
 
 
 def _leave(run: Run, state: RunState, phase: Phase, ended: str) -> RunState:
@@ -70,4 +70,4 @@ def _leave(run: Run, state: RunState, phase: Phase, ended: str) -> RunState:
     )
     run.store.event("phase_end", phase=phase.kind, index=phase.index, ended=ended, rollouts=state.counters.axis)
     run.progress.phase_end(record)
-    return state.but(history=(*state.history, record), phase=None, values=(), phase_start={})
+    return state.but(history=(*state.history, record), phase=None, values=(), versions=(), phase_start={})

@@ -59,8 +59,9 @@ def _phases(config: RunConfig) -> tuple[int, int, int]:
 
 
 def _disk(config: RunConfig, rollouts: int, parameters: int | None) -> int:
-    # A checkpoint holds the weights and both AdamW moments in fp32; one more exists while it is written.
-    checkpoints = (config.store.keep_last + 1) * 12 * (parameters or 0)
+    # A checkpoint holds the weights and both AdamW moments in fp32. Beside the last ones there are the best of the
+    # phase and, while it is written, a new one.
+    checkpoints = (config.store.keep_last + 2) * 12 * (parameters or 0)
     return rollouts * _ROW_BYTES + checkpoints
 
 

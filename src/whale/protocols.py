@@ -67,6 +67,11 @@ class Engine(Protocol):
         count; each request's randomness comes from its own seed alone. Raises EngineError."""
         ...
 
+    def forget(self) -> None:
+        """Called around each block of rollouts: caches of its samples are of no more use. What a block gives may then
+        not depend on which blocks were rolled out before it in this process."""
+        ...
+
     def decode(self, ids: Sequence[int]) -> str:
         """Text of ids, special tokens shown. For people to read; nothing is parsed from it."""
         ...
@@ -78,14 +83,21 @@ class Trainer(Protocol):
     def update(self, rows: Sequence[TrainRow], rollouts: int) -> Mapping[str, float]:
         """One optimizer update on all rows together: loss = sum(weight * nll) / rollouts over sampled tokens.
 
-        Returns figures: ``loss``, ``grad_norm``, ``tokens`` (distinct tokens computed), ``row_tokens``, ``lr``.
-        Raises TrainerError for rows that cannot be trained on; weights and optimizer are untouched then.
+        Returns figures: ``loss``, ``grad_norm``, ``tokens`` (distinct tokens computed), ``row_tokens``, ``lr``; a
+        trainer of real weights also ``entropy``, ``weight_norm`` and, for rows with log-probabilities, ``logprob_gap``.
+        Raises TrainerError for rows that cannot be trained on, StaleWeightsError if the sampler's log-probabilities
+        are not those of these weights; weights and optimizer are untouched then.
         """
         ...
 
-    def publish(self, note: str) -> Policy:
+    def drift(self, rows: Sequence[TrainRow]) -> float:
+        """Mean KL(policy || base) in nats per sampled token of the rows; changes nothing."""
+        ...
+
+    def publish(self, note: str, version: int | None = None) -> Policy:
         """Make the current weights what the engine samples from; returns the next version. ``note`` identifies what
-        was trained on and goes into the lineage digest."""
+        was trained on and goes into the lineage digest. version: given where the weights are those of an earlier
+        version again, so that no number is used twice."""
         ...
 
     def policy(self) -> Policy:

@@ -58,6 +58,7 @@ async def _run_block(setting: Setting, attempts: Sequence[Attempt], version: int
     results: dict[int, Rollout] = {}
     todo = list(range(len(attempts)))
     await setting.domain.start()
+    setting.engine.forget()
     try:
         for tries_left in range(setting.retries, -1, -1):
             listener.started(len(todo))
@@ -72,6 +73,7 @@ async def _run_block(setting: Setting, attempts: Sequence[Attempt], version: int
             if not todo:
                 break
     finally:
+        setting.engine.forget()
         await setting.domain.close()
     return [results[order] for order in range(len(attempts))]
 

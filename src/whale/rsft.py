@@ -10,7 +10,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 
-from whale import schedule, stats
+from whale import guard, schedule, stats
 from whale.config import WeightsConfig
 from whale.evaluate import look_if_due
 from whale.rollout import Attempt
@@ -18,6 +18,9 @@ from whale.run import Run
 from whale.seeds import derive, shuffled
 from whale.state import Counters, PendingRow, Phase, RunState
 from whale.types import Candidate, ModelCall, Rollout, Task, TrainRow
+
+KL_ROLLOUTS = 8
+"""Rollouts whose sampled tokens the divergence from the base is measured on."""
 
 
 def train_weights(run: Run, state: RunState, phase: Phase) -> tuple[RunState, str]:
@@ -28,6 +31,8 @@ def train_weights(run: Run, state: RunState, phase: Phase) -> tuple[RunState, st
             return state, "rollouts"
         state = weight_step(run, state)
         state = look_if_due(run, state)
+        if guard.collapsed(state.values, run.config.weights.guard_drop, run.config.weights.guard_steps):
+            return _go_back(run, state), "collapsed"
         if len(state.values) % run.config.store.checkpoint_every == 0:
             state = run.commit(state)
     return state, ended
@@ -44,7 +49,7 @@ def weight_step(run: Run, state: RunState) -> RunState:
     counters = _count(state.counters, rollouts, accepted=len(kept))
     figures: dict[str, float] = {}
     if len(pending) >= config.min_accepted:
-        figures = _train(run, state, pending)
+        figures = _train(run, state, rollouts=run.store.read_rows(pending), pending=pending)
         counters = counters.model_copy(update={
             "trained": counters.trained + len(pending),
             "trained_tokens": counters.trained_tokens + int(figures.get("row_tokens", 0)),
@@ -54,8 +59,8 @@ def weight_step(run: Run, state: RunState) -> RunState:
     _warn_if_starved(run, empty)
     reward = stats.score(rollouts, harness.hash, state.policy.version).mean or 0.0
     state = state.but(
-        step=state.step + 1, values=(*state.values, reward), counters=counters, pending=pending,
-        empty_steps=empty, policy=run.trainer.policy(),
+        step=state.step + 1, values=(*state.values, reward), versions=(*state.versions, state.policy.version),
+        counters=counters, pending=pending, empty_steps=empty, policy=run.trainer.policy(),
     )  # fmt: skip
     run.log(state, kind="step", step=state.step, reward=reward, accepted=len(kept), pending=len(pending),
             rejected=rejected, harness=state.harness, policy=state.policy.version,
@@ -104,52 +109,72 @@ def accept_rollouts(rollouts: Sequence[Rollout], config: WeightsConfig) -> tuple
     return kept, rejected
 
 
-def train_rows(rollouts: Iterable[Rollout], which: str) -> list[TrainRow]:
-    """One row per trained call. A rollout weighs 1, spread evenly over the sampled tokens of its trained calls."""
+def train_rows(rollouts: Iterable[Rollout], which: str, version: int | None = None) -> list[TrainRow]:
+    """One row per trained call. A rollout weighs 1, spread evenly over the sampled tokens of its trained calls.
+
+    version: of the policy that the weights still are; its rows carry their log-probabilities, to be compared.
+    """
     rows: list[TrainRow] = []
     for rollout in rollouts:
         calls = _trained_calls(rollout, which)
         tokens = sum(len(call.sampled) for call in calls)
-        rows += [TrainRow(call.context, call.sampled, 1.0 / tokens) for call in calls]
+        rows += [
+            TrainRow(call.context, call.sampled, 1.0 / tokens, call.logprobs if call.version == version else ())
+            for call in calls
+        ]
     return rows
 
 
 def shape(rollouts: Sequence[Rollout]) -> dict[str, float]:
-    """Figures that show a collapse early: reply length, truncation, how many completions of a task differ."""
+    """Figures that show a collapse early: reply length, truncation, repetition (share of sampled four-token pieces that
+    occurred before in the same reply), how many completions of a task differ."""
     count = max(1, len(rollouts))
     tasks = {r.task_id for r in rollouts}
     unique = {(r.task_id, tuple(call.sampled for call in r.calls)) for r in rollouts}
     return {
         "tokens_per_rollout": round(sum(r.sampled_tokens for r in rollouts) / count, 2),
         "truncated": round(sum(r.truncated for r in rollouts) / count, 4),
+        "repetition": round(_repetition(rollouts), 4),
         "unique": round(len(unique) / count, 4),
         "tasks": len(tasks),
         "valid": sum(r.reward is not None for r in rollouts),
     }
 
 
-def _train(run: Run, state: RunState, pending: Sequence[PendingRow]) -> dict[str, float]:
+def _repetition(rollouts: Sequence[Rollout], size: int = 4) -> float:
+    total = distinct = 0
+    for call in (call for rollout in rollouts for call in rollout.calls):
+        pieces = [call.sampled[i : i + size] for i in range(len(call.sampled) - size + 1)]
+        total, distinct = total + len(pieces), distinct + len(set(pieces))
+    return 1 - distinct / total if total else 0.0
+
+
+def _train(run: Run, state: RunState, rollouts: Sequence[Rollout], pending: Sequence[PendingRow]) -> dict[str, float]:
     config = run.config.weights
-    rollouts = run.store.read_rows(pending)
     updates: list[Mapping[str, float]] = []
     for epoch in range(config.epochs):
         order = shuffled(rollouts, run.config.seed, "minibatch", state.step, epoch)
         for start in range(0, len(order), config.minibatch):
             batch = order[start : start + config.minibatch]
-            if rows := train_rows(batch, config.train_calls):
+            # Only the first update meets the very weights that the rollouts were sampled from.
+            if rows := train_rows(batch, config.train_calls, None if updates else state.policy.version):
                 updates.append(run.trainer.update(rows, len(batch)))
     if updates:
         note = json.dumps([state.step, [row.model_dump() for row in pending]])
         run.trainer.publish(hashlib.blake2b(note.encode(), digest_size=8).hexdigest())
-    return _over_updates(updates)
+    figures = _over_updates(updates)
+    rows = train_rows(rollouts[:KL_ROLLOUTS], config.train_calls)
+    if config.kl_every and (state.step + 1) % config.kl_every == 0 and rows:
+        figures["kl_base"] = run.trainer.drift(rows)
+    return figures
 
 
 def _over_updates(updates: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """Figures of a step: tokens are summed over its updates, everything else is averaged."""
     figures: dict[str, float] = {"updates": len(updates)} if updates else {}
     for name in updates[0] if updates else ():
-        total = sum(update[name] for update in updates)
-        figures[name] = total if name in ("tokens", "row_tokens") else total / len(updates)
+        values = [update[name] for update in updates if name in update]
+        figures[name] = sum(values) if name in ("tokens", "row_tokens") else sum(values) / len(values)
     return figures
 
 
@@ -176,6 +201,26 @@ def _why_not(
     if config.max_accepted_per_task and len(of_task) >= config.max_accepted_per_task:
         return "cap"
     return ""
+
+
+def _go_back(run: Run, state: RunState) -> RunState:
+    """Give the next phase the weights of the best checkpoint of this one, under a version number of their own."""
+    saved = {version for version in state.versions if not version or run.store.policy_folder(version).exists()}
+    best = guard.best_version(state.values, state.versions, run.config.weights.guard_steps, saved)
+    if best is None:
+        return state
+    if best:
+        run.trainer.load(run.store.policy_folder(best))
+    else:
+        run.trainer.reset()
+    policy = run.trainer.publish(f"back to {best}", state.policy.version + 1)
+    run.store.event("collapsed", best=best, last=state.policy.version, restored_as=policy.version)
+    run.progress.warn(
+        f"the training reward has fallen by more than weights.guard_drop: going on from policy {best}, the best "
+        f"checkpoint of this phase, as version {policy.version}. A lower trainer.lr is the usual remedy"
+    )
+    counters = state.counters.model_copy(update={"discarded": state.counters.discarded + len(state.pending)})
+    return state.but(policy=policy, pending=(), counters=counters)
 
 
 def _carry_over(run: Run, state: RunState) -> RunState:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from whale import guard
 from whale.archive import Archive
 from whale.config import RunConfig
 from whale.errors import StoreError
@@ -71,6 +72,10 @@ class Run:
             self.trainer.save(folder)
         state = self.store.commit(state)
         kept = {record.policy_after for record in state.history} if self.config.store.keep_phase_ends else set()
+        best = guard.best_version(
+            state.values, state.versions, self.config.weights.guard_steps, self.store.saved_versions()
+        )
+        kept |= {best} if best else set()
         self.store.prune(kept, self.config.store.keep_last)
         return state
 

@@ -55,6 +55,9 @@ class ScriptedEngine:
         """One scripted completion per request, cut at ``max_tokens`` and at stop strings like a real one."""
         return [self._answer(request) for request in requests]
 
+    def forget(self) -> None:
+        """Nothing is cached."""
+
     def decode(self, ids: Sequence[int]) -> str:
         """Text of ids."""
         return decode(ids)

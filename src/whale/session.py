@@ -11,6 +11,7 @@ from whale.errors import HarnessError, WhaleError
 from whale.harness.host import ChatRequest
 from whale.harness.runtime import LimitReached
 from whale.protocols import Domain, Engine, Episode
+from whale.renderers.calls import by_schema
 from whale.seeds import derive
 from whale.types import (
     Completion,
@@ -73,7 +74,7 @@ class HostSession:
                 stop=tuple(request.stop or ()),
             ),
         )
-        return self._record(number, messages, context, completion)
+        return self._record(number, messages, context, completion, request.tools or ())
 
     async def tool(self, name: str, arguments: Mapping[str, Json]) -> str:
         """Answer ``session.tools.name``: the observation, also for arguments the tool cannot use."""
@@ -145,9 +146,18 @@ class HostSession:
         return {key: value for key, value in message.items() if key != "reply"}
 
     def _record(
-        self, number: int, messages: Sequence[Message], context: tuple[int, ...], completion: Completion
+        self,
+        number: int,
+        messages: Sequence[Message],
+        context: tuple[int, ...],
+        completion: Completion,
+        tools: Sequence[str | Mapping[str, Any]],
     ) -> dict[str, Json]:
         parsed = self._setting.engine.renderer.parse(completion.ids, completion.finish)
+        schemas = {spec.name: spec.parameters for spec in map(self._tool_spec, tools)}
+        tool_calls = tuple(
+            replace(call, arguments=by_schema(call.arguments, schemas.get(call.name, {}))) for call in parsed.tool_calls
+        )
         self.calls[number] = ModelCall(
             context=context,
             sampled=completion.ids,
@@ -158,13 +168,13 @@ class HostSession:
             messages=tuple(messages),
             text=parsed.text,
             reasoning=parsed.reasoning,
-            tool_calls=parsed.tool_calls,
+            tool_calls=tool_calls,
         )
         return {
             "call": number,
             "text": parsed.text,
             "reasoning": parsed.reasoning,
-            "tool_calls": [{**vars(c), "arguments": dict(c.arguments)} for c in parsed.tool_calls],
+            "tool_calls": [{**vars(c), "arguments": dict(c.arguments)} for c in tool_calls],
             "finish": completion.finish,
             "usage": {"context": len(context), "sampled": len(completion.ids)},
         }

@@ -83,12 +83,14 @@ class PendingRow(Record):
 
 
 class RunState(Record):
-    """The whole state between two units of work. ``phase`` is set while a phase is under way."""
+    """The whole state between two units of work. ``phase`` is set while a phase is under way; ``values`` are its
+    results so far and, in a weight phase, ``versions`` the policies that they were sampled from."""
 
     schema_version: int = 1
     step: int = 0
     phase: Phase | None = None
     values: tuple[float, ...] = ()
+    versions: tuple[int, ...] = ()
     phase_start: dict[str, Any] = {}
     history: tuple[PhaseRecord, ...] = ()
     policy: Policy

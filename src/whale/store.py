@@ -154,10 +154,13 @@ class Store:
         """Where the checkpoint of a policy version lies."""
         return self.folder / "policies" / f"{version:05d}"
 
+    def saved_versions(self) -> list[int]:
+        """Policy versions with a checkpoint, in order."""
+        return sorted(int(path.name) for path in (self.folder / "policies").iterdir() if path.name.isdigit())
+
     def prune(self, keep: set[int], last: int) -> None:
         """Delete checkpoints other than the ``last`` newest and those in ``keep``. Call after a commit."""
-        versions = sorted(int(path.name) for path in (self.folder / "policies").iterdir() if path.name.isdigit())
-        for version in versions[:-last]:
+        for version in self.saved_versions()[:-last]:
             if version not in keep:
                 shutil.rmtree(self.policy_folder(version))
 

@@ -246,12 +246,23 @@ class Rollout:
 
 @dataclass(frozen=True)
 class TrainRow:
-    """One model call as the trainer sees it. weight: what each sampled token counts in the loss (the trainer
-    divides the weighted sum of negative log-likelihoods by the number of rollouts in the mini-batch)."""
+    """One model call as the trainer sees it.
+
+    weight: what each sampled token counts in the loss (the trainer divides the weighted sum of negative
+    log-likelihoods by the number of rollouts in the mini-batch); a tuple weighs token by token, so that other
+    objectives than imitation can use the same batches. logprobs: what the sampler gave each token, if the weights are
+    still the ones it was sampled with (empty: not to be compared).
+    """
 
     context: tuple[int, ...]
     sampled: tuple[int, ...]
-    weight: float = 1.0
+    weight: float | tuple[float, ...] = 1.0
+    logprobs: tuple[float, ...] = ()
+
+    @property
+    def weights(self) -> tuple[float, ...]:
+        """The weight of each sampled token."""
+        return self.weight if isinstance(self.weight, tuple) else (self.weight,) * len(self.sampled)
 
 
 @dataclass(frozen=True)

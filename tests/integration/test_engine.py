@@ -80,7 +80,7 @@ def test_the_same_list_gives_the_same_bits(model):
     assert first == second
 
 
-def test_samples_of_one_prompt_differ_by_seed(llama):  # F16
+def test_samples_of_one_prompt_differ_by_seed(llama):
     batch = [GenerationRequest((5, 6, 7), 12, seed) for seed in range(8)]
     assert len({c.ids for c in TransformersEngine(llama).generate(batch, Sampling(top_k=0))}) == 8
 

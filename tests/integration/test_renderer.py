@@ -1,5 +1,7 @@
 """The renderer on real tokenizers: exactly the template's ids, for the tiny and the small model."""
 
+from pathlib import Path
+
 import pytest
 
 from whale.errors import EngineError
@@ -79,3 +81,29 @@ def test_a_template_with_tools_describes_them_itself():
     messages = [{"role": "system", "content": "S"}, {"role": "user", "content": "Q"}]
     text = tokenizer.decode(renderer.encode(messages, [ToolSpec("calc", "Adds.")], ()))
     assert text.startswith("<|im_start|>system\nS|calc!<|im_end|>\n<|im_start|>user\nQ<|im_end|>\n")
+
+
+PUBLISHED = (
+    "qwen2_5", "qwen3", "qwen3_instruct_2507", "qwen3_5_think", "qwen3_5_nothink", "qwen3_6", "llama3", "llama3_1",
+    "llama3_2",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_published_templates_are_reproduced(name):
+    """The templates that trl ships, with a tokenizer of bytes and the families' markers."""
+    trl = pytest.importorskip("trl")
+    path = Path(trl.__file__).parent / "chat_templates" / f"{name}.jinja"
+    if not path.exists():
+        pytest.skip(f"this trl does not ship {path.name}")
+    tokenizer = tiny_tokenizer()
+    words = ["<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"]
+    tokenizer.add_tokens(words, special_tokens=True)
+    tokenizer.bos_token = words[0]
+    tokenizer.chat_template = path.read_text()
+    renderer = for_tokenizer(tokenizer)  # compares itself with the template
+    for messages in CONVERSATIONS:
+        date = {"date_string": "26 Jul 2024"}
+        text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True, **date)
+        assert renderer.encode(messages, (), ()) == tokenizer.encode(text, add_special_tokens=False)
+        assert for_tokenizer(tokenizer, "template").encode(messages, (), ()) == renderer.encode(messages, (), ())

@@ -62,7 +62,7 @@ def test_no_default_system_prompt_where_the_template_has_none():
     assert text == "<|im_start|>user\nQ<|im_end|>\n<|im_start|>assistant\n"
 
 
-def test_the_next_context_extends_what_was_sampled_and_adds_the_newline(renderer, tokenizer):  # F03
+def test_the_next_context_extends_what_was_sampled_and_adds_the_newline(renderer, tokenizer):
     first = renderer.encode([USER], (), ())
     sampled = [*tokenizer.encode("ok"), END]
     history = [USER, {"role": "assistant", "content": "ok", "reply": 0}, {"role": "user", "content": "R"}]
@@ -78,7 +78,7 @@ def test_a_reply_that_was_cut_gets_its_end_token_as_context(renderer, tokenizer)
     assert "assistant\ncut sh<|im_end|>\n<|im_start|>user" in tokenizer.decode(ids)
 
 
-def test_a_call_stays_in_history_as_sampled_followed_by_its_result(renderer, tokenizer):  # F04
+def test_a_call_stays_in_history_as_sampled_followed_by_its_result(renderer, tokenizer):
     first = renderer.encode([USER], (), ())
     sampled = [*tokenizer.encode('<tool_call>\n{"name":"search", "arguments":{"q":"rivers of Peru"}}</tool_call>'), END]
     parsed = renderer.parse(sampled, "stop")
@@ -148,7 +148,7 @@ def test_messages_that_cannot_be_rendered_are_named(renderer, message, part):
         renderer.encode([USER, message], (), [[5]])
 
 
-def test_a_template_that_differs_is_refused_with_the_place():  # F02
+def test_a_template_that_differs_is_refused_with_the_place():
     with pytest.raises(EngineError, match=r"differs .* at token"):
         for_tokenizer(CharTokenizer(system="", newline=" \n"))
 

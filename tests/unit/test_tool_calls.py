@@ -2,7 +2,14 @@
 
 import pytest
 
-from whale.renderers.calls import describe_tools, find_calls, write_call, write_message_calls
+from whale.renderers.calls import (
+    by_schema,
+    describe_tools,
+    find_calls,
+    find_json_calls,
+    write_call,
+    write_message_calls,
+)
 from whale.types import ToolSpec
 
 SEARCH = '{"name":"search","arguments":{"query_list":["a"]}}'
@@ -68,6 +75,66 @@ def test_the_xml_form_is_read():
     assert (call.name, dict(call.arguments)) == ("run", {"code": "print(1)"})
 
 
+FUNCTION = (
+    "<function=run>\n<parameter=code>\nprint(1)\n\nprint(2)\n</parameter>\n<parameter=n>\n3\n</parameter>\n</function>"
+)
+
+
+def test_xml_values_are_text_with_their_inner_newlines():
+    _, (call,) = find_calls(block(FUNCTION))
+    assert dict(call.arguments) == {"code": "print(1)\n\nprint(2)", "n": "3"}
+
+
+def test_two_functions_in_one_block_are_two_calls():
+    text, calls = find_calls("so: " + block(f"{FUNCTION}\n{FUNCTION}"))
+    assert text == "so:"
+    assert [c.name for c in calls] == ["run", "run"]
+
+
+@pytest.mark.parametrize("lost", ["</parameter>", "</function>", "</tool_call>", "</function>\n</tool_call>"])
+def test_a_lost_closing_tag_loses_no_call(lost):
+    _, (call,) = find_calls("".join(block(FUNCTION).rsplit(lost, 1)))
+    assert (call.name, call.error) == ("run", "")
+    assert call.arguments["n"].strip() == "3"
+
+
+@pytest.mark.parametrize("body", ["<function=>\n</function>", "<function", "<parameter=a>\n1\n</parameter>"])
+def test_xml_that_names_no_function_is_an_error(body):
+    _, (call,) = find_calls(block(body))
+    assert call.error
+    assert (call.name, dict(call.arguments)) == ("", {})
+
+
+BARE = '{"name": "search", "parameters": {"q": "a"}}'
+
+
+@pytest.mark.parametrize(
+    ("text", "visible", "names"),
+    [
+        (BARE, "", ["search"]),
+        (f"\n{BARE}; {BARE}", "", ["search", "search"]),
+        (f"[{BARE}, {BARE}]", "", ["search", "search"]),
+        (f"Let me see. <|python_tag|>{BARE}", "Let me see.", ["search"]),
+        (block(SEARCH), "", ["search"]),
+    ],
+)
+def test_bare_json_is_a_call_for_models_that_write_it(text, visible, names):
+    found, calls = find_json_calls(text)
+    assert found == visible
+    assert [(c.name, c.error) for c in calls] == [(name, "") for name in names]
+
+
+@pytest.mark.parametrize("text", [BARE[:-1], "<|python_tag|>search.call(1)", "<|python_tag|>", f"{BARE} Done."])
+def test_broken_bare_json_is_an_error(text):
+    _, calls = find_json_calls(text)
+    assert calls[-1].error
+
+
+@pytest.mark.parametrize("text", ['{"answer": 3}', f"I would write {BARE}", '{"name": "Ann"}', "", "{"])
+def test_other_json_and_json_inside_text_is_no_call(text):
+    assert find_json_calls(text) == (text, ())
+
+
 def test_written_calls_are_read_back():
     arguments = {"text": 'a "quoted"\nline', "n": 3}
     _, (call,) = find_calls(write_call("f", arguments))
@@ -83,3 +150,26 @@ def test_tools_are_described_in_few_words():
     assert "- calc(expression: string): Evaluates." in text
     _, (call,) = find_calls(text)
     assert (call.name, dict(call.arguments)) == ("calc", {"expression": "..."})
+
+
+SCHEMA = {"properties": {
+    "n": {"type": "integer"}, "x": {"type": "number"}, "on": {"type": "boolean"}, "rows": {"type": "array"},
+    "how": {"type": "object"}, "text": {"type": "string"}, "any": {},
+}}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "read"),
+    [
+        ("n", "3", 3), ("n", " -3\n", -3), ("n", "3.5", "3.5"), ("n", "true", "true"), ("n", "three", "three"),
+        ("x", "3.5", 3.5), ("x", "3", 3), ("on", "true", True), ("on", "False", False), ("on", "1", "1"),
+        ("rows", "[1, 2]", [1, 2]), ("rows", "1, 2", "1, 2"), ("how", '{"a": 1}', {"a": 1}), ("text", "3", "3"),
+        ("any", "3", "3"), ("unknown", "3", "3"), ("n", 4, 4), ("n", None, None),
+    ],
+)  # fmt: skip
+def test_strings_are_read_as_what_the_schema_asks_for(name, value, read):
+    assert by_schema({name: value}, SCHEMA) == {name: read}
+
+
+def test_a_tool_without_a_schema_keeps_its_arguments():
+    assert by_schema({"n": "3"}, {}) == {"n": "3"}

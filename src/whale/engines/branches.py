@@ -1,14 +1,12 @@
-"""Sampling with shared prefixes for models with full attention in every layer.
+"""Keys and values of samples that share prefixes, and how each kind of pass attends to them.
 
-The prefix that all requests of a family share is computed and kept once; its keys and values meet the queries of
-all rows in one matrix product. The tails of distinct prompts are computed once as a tree. Only what differs is kept
-per row: tails, aligned at their right end, and sampled tokens after them, in buffers that are written in place.
-Rows that finish make room, and waiting requests move in while the others go on.
+The prefix that all requests of a family share is kept once; its keys and values meet the queries of all rows in one
+matrix product. The tails of distinct prompts are computed once as a tree. Only what differs is kept per row: tails,
+aligned at their right end, and sampled tokens after them, in buffers that are written in place.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
 
 import numpy as np
@@ -16,12 +14,7 @@ import torch
 from torch import Tensor
 
 from whale.engines.attention import attend_masked, float_mask, tree_mask
-from whale.engines.ledger import Ledger
-from whale.engines.local_model import LocalModel
-from whale.engines.prefix_tree import Ints, PrefixTree, build, common, cut, overlaps
-
-PREFILL_TOKENS = 512
-"""Tokens of one prefill pass: large enough for the matrix products, small enough for its attention mask."""
+from whale.engines.prefix_tree import Ints
 
 
 class Prefix:
@@ -116,22 +109,8 @@ class Branches:
         return order
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
-        rows, heads, _, size = query.shape
-        kinds = key.shape[1]
         keys, values = self._append(self._keys[layer], key), self._append(self._values[layer], value)
-        query = query.reshape(rows, kinds, heads // kinds, size)
-        flat = query.flatten(0, 1)  # (rows * K, G, D)
-        own = torch.baddbmm(self._mask(flat), flat, keys.transpose(1, 2), alpha=scaling)
-        if not self._length:
-            return torch.bmm(own.softmax(-1), values).view(rows, 1, heads, size)
-        together = query.transpose(0, 1).reshape(kinds, -1, size)  # (K, rows * G, D): one product for all rows
-        shared = torch.bmm(together, self._prefix.keys[layer].transpose(1, 2)).mul_(scaling)
-        shared = shared.view(kinds, rows, -1, self._length).transpose(0, 1)
-        weight = torch.cat([shared, own.view(rows, kinds, -1, self.column + 1)], -1).softmax(-1)
-        mine = torch.bmm(weight[..., self._length :].flatten(0, 1), values).view(rows, kinds, -1, size)
-        weight = weight[..., : self._length].transpose(0, 1).reshape(kinds, -1, self._length)
-        common_part = torch.bmm(weight, self._prefix.values[layer]).view(kinds, rows, -1, size).transpose(0, 1)
-        return (mine + common_part).view(rows, 1, heads, size)
+        return attend_beside(self._prefix, layer, query, keys, values, self._mask(query, keys), scaling)
 
     def advance(self) -> None:
         """Count the column that ``attend`` wrote in every layer."""
@@ -141,17 +120,34 @@ class Branches:
         """(live,) int64: tokens of each row so far, prefix included; the position of its next token."""
         return self._length + self.column - self._start
 
-    def _append(self, buffer: Tensor, fresh: Tensor) -> Tensor:
-        """Write one token per row at ``column``; returns the rows' (rows * K, column + 1, D)."""
-        buffer[: self.live, :, self.column] = fresh[:, :, 0]
-        return buffer[: self.live].flatten(0, 1)[:, : self.column + 1]
+    def admit(self, states: Sequence[Tensor]) -> None:
+        """Append one row per state: (2 * layers, K, T, D) keys, then values, of a tail, as ``take_out`` gives them.
+        The caller has made room."""
+        if not self._keys:
+            self._allocate(list(states[0][: len(states[0]) // 2]))
+        for number, state in enumerate(states, self.live):
+            for buffer, source in zip((*self._keys, *self._values), state, strict=True):
+                buffer[number, :, self.column - state.shape[2] : self.column] = source
+        self._start = torch.cat([self._start, self.column - torch.tensor([state.shape[2] for state in states])])
+        self.live += len(states)
+        self._bias = None
 
-    def _mask(self, like: Tensor) -> Tensor:
-        """(rows * K, 1, column + 1): -inf left of a row's tail. Built once per step and layout, not once per layer."""
+    def take_out(self, row: int) -> Tensor:
+        """A copy of a row's tail: (2 * layers, K, T, D) keys, then values."""
+        columns = slice(int(self._start[row]), self.column)
+        return torch.stack([buffer[row, :, columns] for buffer in (*self._keys, *self._values)])
+
+    def _append(self, buffer: Tensor, fresh: Tensor) -> Tensor:
+        """Write one token per row at ``column``; returns the rows' (R, K, column + 1, D)."""
+        buffer[: self.live, :, self.column] = fresh[:, :, 0]
+        return buffer[: self.live, :, : self.column + 1]
+
+    def _mask(self, query: Tensor, keys: Tensor) -> Tensor:
+        """(R * K, 1, column + 1): -inf left of a row's tail. Built once per step and layout, not once per layer."""
         if self._bias is None:
             hidden = torch.arange(self.columns)[None] < self._start[:, None]
-            bias = torch.zeros(hidden.shape, dtype=like.dtype).masked_fill_(hidden, float("-inf")).to(like.device)
-            self._bias = bias[:, None].repeat_interleave(len(like) // self.live, 0)
+            bias = torch.zeros(hidden.shape, dtype=query.dtype).masked_fill_(hidden, float("-inf")).to(query.device)
+            self._bias = bias[:, None].repeat_interleave(keys.shape[1], 0)
         return self._bias[:, :, : self.column + 1]
 
     def _allocate(self, sources: Sequence[Tensor]) -> None:
@@ -162,76 +158,56 @@ class Branches:
             self._values.append(source.new_zeros(shape))
 
 
-class Family:
-    """Requests that are sampled together, sorted by context."""
+class Extension:
+    """Plan of a pass that feeds the last ``width`` tokens of the newest rows of some branches, whose keys and values
+    before these are there. Rows with shorter tails are padded on the left, with tokens that nothing looks at."""
 
-    def __init__(self, model: LocalModel, ledger: Ledger, contexts: Sequence[Ints], numbers: Sequence[int]) -> None:
-        """contexts: of each request, sorted. numbers: of each request, as the ledger knows it."""
-        self._model, self._ledger = model, ledger
-        self._contexts, self._numbers = contexts, numbers
-        self._length = min(common(contexts[0], contexts[-1]), min(map(len, contexts)) - 1)
-        self._prefix = Prefix()
+    def __init__(self, branches: Branches, first: int, width: int) -> None:
+        """first: the rows from this one on are fed."""
+        self._branches, self._rows, self._width = branches, slice(first, branches.live), width
+        self._bias: Tensor | None = None
 
-    def run(self, limits: Sequence[int], wave_rows: int, wave_bytes: int) -> None:
-        """Sample every request to its end. limits: most tokens of each. The rows in flight are bounded by both
-        ``wave_rows`` and, through the bytes a row may come to need, ``wave_bytes``."""
-        columns = max(len(c) - self._length + limit for c, limit in zip(self._contexts, limits, strict=True))
-        room = max(1, min(len(self._numbers), wave_rows, wave_bytes // (columns * self._model.token_bytes)))
-        if self._length:
-            self._forward(self._contexts[0][: self._length], np.arange(self._length), self._prefix)
-        branches = Branches(self._prefix, self._length, room, columns)
-        waiting = deque(range(len(self._numbers)))
-        rows = tokens = torch.zeros(0, dtype=torch.int64)
-        while waiting or len(rows):
-            # Moving in is a pass of its own, so wait until it is worth one.
-            if waiting and (room - len(rows) >= max(1, room // 4)):
-                batch = [waiting.popleft() for _ in range(min(room - len(rows), len(waiting)))]
-                fresh, first = self._admit(branches, batch)
-                rows, tokens = torch.cat([rows, fresh]), torch.cat([tokens, first])
-            if len(rows):
-                rows, tokens = self._step(branches, rows, tokens)
+    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
+        fed = slice(self._branches.column - self._width, self._branches.column)
+        keys, values = (kept[layer][self._rows] for kept in (self._branches._keys, self._branches._values))
+        keys[:, :, fed], values[:, :, fed] = key, value
+        keys, values = keys[:, :, : self._branches.column], values[:, :, : self._branches.column]
+        if self._bias is None:
+            self._bias = self._mask(query, key.shape[1])
+        return attend_beside(self._branches._prefix, layer, query, keys, values, self._bias, scaling)
 
-    def _step(self, branches: Branches, rows: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """Feed one token of every running row and draw the next; returns the rows that go on and their tokens."""
-        device = self._model.device
-        if branches.column + 1 > branches.columns:
-            branches.arrange()
-        position = branches.lengths()
-        hidden = self._model.hidden(tokens[:, None].to(device), position[:, None].to(device), branches)
-        branches.advance()
-        tokens, going = self._ledger.take(rows, hidden[:, 0])
-        if bool(going.all()):
-            return rows, tokens
-        order = branches.drop(going)
-        return rows[order], tokens[order]
-
-    def _admit(self, branches: Branches, batch: Sequence[int]) -> tuple[Tensor, Tensor]:
-        """Compute the tails of waiting requests, draw their first tokens, and give a row to those that go on."""
-        tails = [self._contexts[i][self._length :] for i in batch]
-        branches.arrange(max(map(len, tails)))
-        shared = overlaps(tails)
-        rows, tokens = [], []
-        for start, stop in cut([len(t) for t in tails], shared, PREFILL_TOKENS):
-            tree = build(tails[start:stop], shared[start:stop])
-            forest = Forest(self._prefix, self._length, torch.from_numpy(tree.end).to(self._model.device))
-            hidden = self._forward(tree.ids, tree.depth + self._length, forest)
-            numbers = torch.tensor([self._numbers[i] for i in batch[start:stop]])
-            first, going = self._ledger.take(numbers, *_last_states(hidden, tree))
-            if bool(going.any()):
-                branches.add(forest, [path for path, goes in zip(tree.paths, going.tolist(), strict=True) if goes])
-            rows.append(numbers[going])
-            tokens.append(first[going])
-        return torch.cat(rows), torch.cat(tokens)
-
-    def _forward(self, ids: Ints, positions: Ints, plan: Prefix | Forest) -> Tensor:
-        """(T, E) last hidden states of one sequence or tree."""
-        device = self._model.device
-        return self._model.hidden(
-            torch.from_numpy(ids).to(device)[None], torch.from_numpy(positions).to(device)[None], plan
-        )[0]
+    def _mask(self, query: Tensor, kinds: int) -> Tensor:
+        """(R * K, G * T, column): a token sees its row's tail up to itself. A pad sees itself, as seeing nothing
+        would give numbers that are none."""
+        column = self._branches.column
+        own = torch.arange(column - self._width, column)[:, None]
+        place = torch.arange(column)
+        seen = (place <= own) & (place >= self._branches._start[self._rows][:, None, None]) | (place == own)
+        bias = float_mask(seen).to(device=query.device, dtype=query.dtype)
+        return bias.repeat_interleave(kinds, 0).repeat(1, query.shape[1] // kinds, 1)
 
 
-def _last_states(hidden: Tensor, tree: PrefixTree) -> tuple[Tensor, Tensor]:
-    """States at the ends of the distinct paths, and which of them each path ends in."""
-    nodes, which = torch.unique(torch.tensor([path[-1] for path in tree.paths]), return_inverse=True)
-    return hidden[nodes.to(hidden.device)], which
+def attend_beside(
+    prefix: Prefix, layer: int, query: Tensor, keys: Tensor, values: Tensor, bias: Tensor, scaling: float
+) -> Tensor:
+    """Attention of rows to a prefix that they share and to keys and values of their own -> (R, T, H, D).
+
+    query: (R, H, T, D). keys, values: (R, K, C, D). bias: added to the own part's scores, broadcast to
+    (R * K, G * T, C). The prefix meets the queries of all rows in one product.
+    """
+    rows, heads, steps, size = query.shape
+    kinds = keys.shape[1]
+    query = query.reshape(rows, kinds, -1, size)  # a key/value head's query heads, one below the other
+    own = torch.baddbmm(bias, query.flatten(0, 1), keys.flatten(0, 1).transpose(1, 2), alpha=scaling)
+    if not prefix.keys:
+        out = torch.bmm(own.softmax(-1), values.flatten(0, 1))
+    else:
+        length = prefix.keys[layer].shape[1]
+        together = query.transpose(0, 1).reshape(kinds, -1, size)  # (K, rows * G * T, D)
+        shared = torch.bmm(together, prefix.keys[layer].transpose(1, 2)).mul_(scaling)
+        shared = shared.view(kinds, rows, -1, length).transpose(0, 1)
+        weight = torch.cat([shared, own.view(rows, kinds, *own.shape[1:])], -1).softmax(-1)
+        out = torch.bmm(weight[..., length:].flatten(0, 1), values.flatten(0, 1)).view(rows, kinds, -1, size)
+        weight = weight[..., :length].transpose(0, 1).reshape(kinds, -1, length)
+        out = out + torch.bmm(weight, prefix.values[layer]).view(kinds, rows, -1, size).transpose(0, 1)
+    return out.reshape(rows, heads, steps, size).transpose(1, 2)

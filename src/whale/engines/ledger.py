@@ -69,6 +69,10 @@ class Ledger:
             self._finish[row] = "stop"
         return tokens, ~(ended | stopped | (count + 1 >= self._limit[rows]))
 
+    def drawn(self, row: int) -> list[int]:
+        """Tokens of a request so far."""
+        return self._tokens[row, : int(self._count[row])].tolist()  # type: ignore[no-any-return]
+
     def completions(self, version: int) -> list[Completion]:
         """What was drawn, in the order of the requests."""
         result = []

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from whale.engines.branches import Family
 from whale.engines.cached import run_cached
+from whale.engines.family import Family, Tail
+from whale.engines.kept import Kept
 from whale.engines.ledger import Ledger
 from whale.engines.local_model import LocalModel
 from whale.engines.prefix_tree import families, overlaps
@@ -35,9 +36,12 @@ class TransformersEngine:
         renderer: Renderer | None = None,
         wave_rows: int = 384,
         wave_bytes: int = 1 << 30,
+        keep_bytes: int = 1 << 29,
     ) -> None:
         """renderer: chosen by the tokenizer's template if ``None``. wave_rows: samples in flight at most. wave_bytes:
-        memory their keys and values may come to need, counting every sample at its full ``max_tokens``.
+        memory their keys and values may come to need, counting every sample at its full ``max_tokens``. keep_bytes:
+        memory for keys and values of finished samples, so that the next call of a rollout only computes what is new
+        in its context; they are kept until ``forget`` or another policy version.
 
         Raises EngineError if the template is of no known family.
         """
@@ -47,6 +51,8 @@ class TransformersEngine:
         self.renderer = renderer or for_tokenizer(model.tokenizer)
         self.wave_rows = wave_rows
         self.wave_bytes = wave_bytes
+        self._kept: Kept[Tail] = Kept(keep_bytes)
+        self._kept_version = self.version
 
     @property
     def version(self) -> int:
@@ -74,19 +80,31 @@ class TransformersEngine:
             raise StaleWeightsError(f"engine: weights were changed after version {self.version}; publish them first")
         if not requests:
             return []
+        if self._kept_version != self.version:
+            self.forget()
         limits = [self._limit(number, request) for number, request in enumerate(requests)]
         model = self.model
         ledger = Ledger(requests, limits, sampling, model.end_ids, model.head, model.tokenizer)
         order = sorted(range(len(requests)), key=lambda i: (requests[i].context, requests[i].seed, limits[i]))
+        found = [self._kept.find(requests[i].context) for i in order]
         contexts = [np.array(requests[i].context, np.int64) for i in order]
         for start, stop in families(overlaps(contexts)):
             part, numbers = contexts[start:stop], order[start:stop]
             cuts = [limits[i] for i in numbers]
             if model.full_attention:
-                Family(model, ledger, part, numbers).run(cuts, self.wave_rows, self.wave_bytes)
+                family = Family(model, ledger, part, numbers, self._kept, found[start:stop])
+                family.run(cuts, self.wave_rows, self.wave_bytes)
             else:
                 run_cached(model, ledger, part, numbers, cuts, self.wave_rows, self.wave_bytes)
+        for entry in found:  # what went on from it is longer and has been kept in its place
+            if entry:
+                self._kept.remove(entry.ids)
         return ledger.completions(self.version)
+
+    def forget(self) -> None:
+        """See ``protocols.Engine.forget``."""
+        self._kept.clear()
+        self._kept_version = self.version
 
     def _limit(self, number: int, request: GenerationRequest) -> int:
         """Most tokens of a request; raises EngineError if it cannot be sampled."""

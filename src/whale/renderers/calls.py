@@ -1,9 +1,10 @@
 """Tool calls as a policy writes them: finding them in a reply, and writing them as text.
 
-Two forms are read: JSON (``{"name": ..., "arguments": {...}}`` inside ``<tool_call>``) and the XML of Qwen3.5
-(``<function=name><parameter=key>value</parameter></function>`` inside ``<tool_call>``; values stay strings). What a
-small model gets wrong becomes a call with ``error`` set, a short message for it to read; never an exception and
-never silence.
+Three forms are read: JSON (``{"name": ..., "arguments": {...}}`` inside ``<tool_call>``), the XML of Qwen3.5
+(``<function=name><parameter=key>value</parameter></function>`` inside ``<tool_call>``; values are strings until
+``by_schema`` reads them), and Llama 3's bare JSON (``{"name": ..., "parameters": {...}}``, with or without
+``<|python_tag|>`` before it). What a small model gets wrong becomes a call with ``error`` set, a short message for it
+to read; never an exception and never silence.
 """
 
 from __future__ import annotations
@@ -19,6 +20,10 @@ _BLOCK = re.compile(r"<tool_call>(.*?)(?:</tool_call>|(?=<tool_call>)|\Z)", re.D
 _FUNCTION = re.compile(r"<function=([^>\s]+)\s*>(.*?)(?:</function>|\Z)", re.DOTALL)
 _PARAMETER = re.compile(r"<parameter=([^>\s]+)\s*>\n?(.*?)\n?(?:</parameter>|(?=<parameter=)|\Z)", re.DOTALL)
 _BETWEEN = re.compile(r"[\s,;]*")
+_BARE = re.compile(r"\s*\[?\s*\{(?=.*\"name\")(?=.*\"(?:parameters|arguments)\")", re.DOTALL)
+
+PYTHON_TAG = "<|python_tag|>"
+"""Llama 3's token before a call."""
 
 
 def find_calls(text: str) -> tuple[str, tuple[ToolCallRequest, ...]]:
@@ -29,10 +34,51 @@ def find_calls(text: str) -> tuple[str, tuple[ToolCallRequest, ...]]:
     return _BLOCK.sub("", text).strip(), tuple(calls)
 
 
+def find_json_calls(text: str) -> tuple[str, tuple[ToolCallRequest, ...]]:
+    """As ``find_calls``, for models that write a call as bare JSON: the whole reply, or what follows
+    ``<|python_tag|>``. A reply that is an object with a name and parameters is a call; other JSON is text."""
+    before, tag, after = text.partition(PYTHON_TAG)
+    if tag:
+        return before.strip(), tuple(_read_json(after))
+    if _BARE.match(text):
+        return "", tuple(_read_json(text))
+    return find_calls(text)
+
+
+_KINDS: dict[str, tuple[type, ...]] = {
+    "integer": (int,), "number": (int, float), "boolean": (bool,), "array": (list,), "object": (dict,)
+}  # fmt: skip
+
+
+def by_schema(arguments: Mapping[str, Any], parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments with strings read as what the tool's schema asks for, where that is possible; others as they are.
+
+    parameters: a JSON schema of an object.
+    """
+    properties = parameters.get("properties", {})
+    return {name: _as_type(value, properties.get(name)) for name, value in arguments.items()}
+
+
+def _as_type(value: Any, schema: Any) -> Any:
+    kinds = _KINDS.get(str(schema.get("type"))) if isinstance(schema, Mapping) else None
+    if kinds is None or not isinstance(value, str):
+        return value
+    text = value.strip()
+    try:
+        read = json.loads(text.lower() if kinds == (bool,) else text)
+    except (ValueError, RecursionError):
+        return value
+    return read if isinstance(read, kinds) and (bool in kinds or not isinstance(read, bool)) else value
+
+
 def _read_block(block: str) -> list[ToolCallRequest]:
     functions = _FUNCTION.findall(block)
     if functions:
         return [ToolCallRequest(name, dict(_PARAMETER.findall(body))) for name, body in functions]
+    return _read_json(block)
+
+
+def _read_json(block: str) -> list[ToolCallRequest]:
     decoder = json.JSONDecoder(strict=False)  # a newline inside a string is clear enough
     calls: list[ToolCallRequest] = []
     place = _skip(block, 0)

@@ -65,9 +65,11 @@ class FakeEngine(ScriptedEngine):
 class FakeTrainer:
     """Each update raises the skill by a fixed amount and digests its rows."""
 
-    def __init__(self, weights: FakeWeights, gain: float = 0.05) -> None:
+    def __init__(self, weights: FakeWeights, gain: float = 0.05, breaks_after: int | None = None) -> None:
+        """breaks_after: updates after which each further one takes skill instead, as too high a rate does."""
         self.weights = weights
         self._gain = gain
+        self._breaks_after = breaks_after
 
     def update(self, rows: Sequence[TrainRow], rollouts: int) -> Mapping[str, float]:
         """Digest the rows in order."""
@@ -75,8 +77,9 @@ class FakeTrainer:
             raise TrainerError("rows: nothing to train on; an update needs at least one row")
         text = json.dumps([self.weights.digest, [vars(row) for row in rows], rollouts])
         self.weights.digest = hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
-        self.weights.skill = min(0.95, self.weights.skill + self._gain)
         self.weights.updates += 1
+        broken = self._breaks_after is not None and self.weights.updates > self._breaks_after
+        self.weights.skill = max(0.0, min(0.95, self.weights.skill + (-4 if broken else 1) * self._gain))
         tokens = float(sum(len(row.context) + len(row.sampled) for row in rows))
         return {
             "loss": 1 - self.weights.skill,
@@ -86,11 +89,15 @@ class FakeTrainer:
             "lr": self._gain,
         }
 
-    def publish(self, note: str) -> Policy:
-        """The next version."""
+    def drift(self, rows: Sequence[TrainRow]) -> float:
+        """Grows with every update."""
+        return 0.01 * self.weights.updates
+
+    def publish(self, note: str, version: int | None = None) -> Policy:
+        """The next version, or a given one."""
         old = self.weights.policy
         digest = hashlib.blake2b(f"{old.digest}{note}".encode(), digest_size=8).hexdigest()
-        self.weights.policy = Policy(old.base, old.version + 1, digest)
+        self.weights.policy = Policy(old.base, old.version + 1 if version is None else version, digest)
         return self.weights.policy
 
     def policy(self) -> Policy:

@@ -15,8 +15,10 @@ from tokenizers.models import BPE
 
 from whale.engines.local_model import quiet
 
-TinyKind = Literal["llama", "qwen3", "qwen3.5"]
-"""``llama`` and ``qwen3``: full attention only. ``qwen3.5``: linear attention with a full layer now and then."""
+TinyKind = Literal["llama", "qwen3", "granite", "qwen3.5", "gemma2", "gemma3"]
+"""``llama``, ``qwen3``, ``granite``: full attention only, the last with scaled logits. ``qwen3.5``: linear attention
+with a full layer now and then. ``gemma2``, ``gemma3``: layers with a window of 8 tokens and full ones in turn; the
+first caps its logits and its attention scores."""
 
 KINDS: tuple[TinyKind, ...] = get_args(TinyKind)
 
@@ -51,7 +53,7 @@ def tiny_tokenizer() -> Any:
 
 
 def tiny_config(kind: TinyKind, vocabulary: int) -> Any:
-    """Configuration of hidden size 32, 2 layers (4 for the hybrid), 4 heads over 2 key/value heads, 512 positions."""
+    """Configuration of hidden size 32, 2 layers (4 for mixed kinds), 4 heads over 2 key/value heads, 512 positions."""
     import transformers as hf
 
     shape: dict[str, Any] = {
@@ -83,6 +85,19 @@ def tiny_config(kind: TinyKind, vocabulary: int) -> Any:
             "linear_num_value_heads": 4,
         }
         return hf.Qwen3_5TextConfig(**{**shape, **linear})
+    if kind == "granite":
+        scales = {"embedding_multiplier": 3.0, "residual_multiplier": 0.7, "attention_multiplier": 0.4}
+        return hf.GraniteConfig(**shape, **scales, logits_scaling=2.0)
+    if kind in ("gemma2", "gemma3"):
+        window = {
+            "num_hidden_layers": 4,
+            "layer_types": ["sliding_attention", "full_attention"] * 2,
+            "sliding_window": 8,
+            "query_pre_attn_scalar": 8,
+        }
+        if kind == "gemma3":
+            return hf.Gemma3TextConfig(**{**shape, **window})
+        return hf.Gemma2Config(**{**shape, **window}, final_logit_softcapping=5.0, attn_logit_softcapping=2.0)
     raise ValueError(f"kind: {kind!r} is not one of {KINDS}")
 
 

@@ -1,4 +1,4 @@
-"""Supervised fine-tuning of a model in this process: full weights, fp32 AdamW, one update per call."""
+"""Supervised fine-tuning of a model in this process: its weights or an adapter, fp32 AdamW, one update per call."""
 
 from __future__ import annotations
 
@@ -7,60 +7,62 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
-from torch import Tensor
 
+from whale.engines.adapters import file_name
 from whale.engines.local_model import LocalModel
-from whale.errors import TrainerError
+from whale.errors import StaleWeightsError, TrainerError
 from whale.trainers import checkpoint
-from whale.trainers.loss import backward_padded, backward_piece
+from whale.trainers.drift import kl_to_base
+from whale.trainers.loss import Sums, backward_padded, backward_piece
+from whale.trainers.optimizer import Adam, Optimizer
 from whale.trainers.tree import pack, padded
 from whale.types import Policy, TrainRow
 
-MOMENTS = ("exp_avg", "exp_avg_sq", "step")
-
-
-@dataclass(frozen=True)
-class Adam:
-    """Hyper-parameters of the optimizer; part of the lineage digest.
-
-    lr: the constant rate after ``warmup_steps`` updates of linear warm-up. clip: largest norm of the whole
-    gradient; larger ones are scaled down to it.
-    """
-
-    lr: float = 2e-5
-    betas: tuple[float, float] = (0.9, 0.999)
-    eps: float = 1e-8
-    weight_decay: float = 0.0
-    warmup_steps: int = 0
-    clip: float = 1.0
+__all__ = ["Adam", "TorchTrainer"]
 
 
 class TorchTrainer:
-    """``protocols.Trainer`` on the weights of a ``LocalModel``, which an engine in this process may share.
+    """``protocols.Trainer`` on the weights (or the adapter) of a ``LocalModel``, which an engine in this process may
+    share.
 
     The optimizer's state lives as long as the trainer, across phases, until ``reset``. Dropout is never applied.
     """
 
-    def __init__(self, model: LocalModel, adam: Adam = Adam(), *, token_budget: int = 768) -> None:
+    def __init__(
+        self,
+        model: LocalModel,
+        adam: Adam | None = None,
+        *,
+        token_budget: int = 768,
+        max_logprob_gap: float = 0.05,
+        packing: Literal["auto", "tree", "rows"] = "auto",
+    ) -> None:
         """token_budget: tokens of one forward and backward pass; sets the memory for activations (about 2 MB per
         token for a 135M model) and never changes the gradient beyond rounding.
 
-        Raises TrainerError if the model's weights are not fp32: small steps would be rounded away.
+        max_logprob_gap: largest mean difference (nats) between a sampled token's log-probability in the sampler and
+        here, see ``TrainRow.logprobs``.
+
+        packing: ``tree`` computes each distinct token once and needs full attention in every layer; ``rows`` pads
+        rows on the right; ``auto`` takes the tree where the model allows it.
+
+        Raises TrainerError for float16 (gradients would underflow) and for ``tree`` on a model that does not allow it.
         """
-        if model.dtype is not torch.float32:
-            raise TrainerError(f"trainer: weights are {model.dtype}, training needs dtype=float32")
+        if model.dtype not in (torch.float32, torch.bfloat16):
+            raise TrainerError(f"trainer: weights are {model.dtype}; train with engine.dtype=float32 or bfloat16")
         if token_budget < 1:
             raise TrainerError(f"trainer: token_budget {token_budget} must be at least 1")
         self.model = model
-        self.adam = adam
+        self.adam = adam or Adam()
         self.token_budget = token_budget
+        self.max_logprob_gap = max_logprob_gap
+        self._trees = _use_trees(model, packing)
         self.steps = 0
-        self._optimizer = self._fresh_optimizer()
+        self._optimizer = Optimizer(model.weights(), self.adam)
 
     # --- updating ------------------------------------------------------------------------------------------
 
@@ -68,17 +70,23 @@ class TorchTrainer:
         """See ``protocols.Trainer.update``. Figures also hold ``pieces``, the passes made, and ``clipped`` (0 or 1)."""
         self._check(rows, rollouts)
         try:
-            loss, tokens, pieces = self._accumulate(rows, 1.0 / rollouts)
-            norm = torch.nn.utils.get_total_norm([p.grad for p in self._parameters() if p.grad is not None]).item()
-            if not (math.isfinite(loss) and math.isfinite(norm)):
-                found = f"loss {loss} or gradient norm {norm}"
+            sums, tokens, pieces = self._accumulate(rows, 1.0 / rollouts)
+            self._check_gap(sums)
+            norm = self._optimizer.norm()
+            if not (math.isfinite(sums.loss) and math.isfinite(norm)):
+                found = f"loss {sums.loss} or gradient norm {norm}"
                 raise TrainerError(f"update: {found} is not finite; nothing was changed (lower the learning rate)")
-            lr = self._step(norm)
+            lr = self._optimizer.step(norm, self.steps)
+            self.steps += 1
+            self.model.dirty = True
         finally:
-            self._optimizer.zero_grad(set_to_none=True)
+            self._optimizer.zero_grad()
         return {
-            "loss": loss,
+            "loss": sums.loss,
+            "entropy": sums.entropy / sums.tokens,
+            **({"logprob_gap": sums.gap / sums.compared} if sums.compared else {}),
             "grad_norm": norm,
+            "weight_norm": self._optimizer.weight_norm(),
             "tokens": float(tokens),
             "row_tokens": float(sum(len(row.context) + len(row.sampled) for row in rows)),
             "lr": lr,
@@ -86,35 +94,31 @@ class TorchTrainer:
             "clipped": float(norm > self.adam.clip),
         }
 
-    def _accumulate(self, rows: Sequence[TrainRow], scale: float) -> tuple[float, int, int]:
-        """Gradient of all rows; returns loss, tokens computed and number of passes."""
-        self._optimizer.zero_grad(set_to_none=True)
-        loss, tokens = 0.0, 0
-        if self.model.full_attention:
+    def _accumulate(self, rows: Sequence[TrainRow], scale: float) -> tuple[Sums, int, int]:
+        """Gradient of all rows; returns what was added up, tokens computed and number of passes."""
+        self._optimizer.zero_grad()
+        sums, tokens = Sums(), 0
+        if self._trees:
             pieces = pack(rows, self.token_budget)
             for piece in pieces:
-                loss += backward_piece(self.model, piece, scale)
+                sums += backward_piece(self.model, piece, scale)
                 tokens += len(piece.tree)
-            return loss, tokens, len(pieces)
+            return sums, tokens, len(pieces)
         batches = padded(rows, self.token_budget)
         for sequences, targets in batches:
-            loss += backward_padded(self.model, sequences, targets, scale)
+            sums += backward_padded(self.model, sequences, targets, scale)
             tokens += len(sequences) * max(map(len, sequences))
-        return loss, tokens, len(batches)
+        return sums, tokens, len(batches)
 
-    def _step(self, norm: float) -> float:
-        if norm > self.adam.clip:
-            for parameter in self._parameters():
-                if parameter.grad is not None:
-                    parameter.grad.mul_(self.adam.clip / norm)
-        warm = min(1.0, (self.steps + 1) / max(1, self.adam.warmup_steps))
-        lr = self.adam.lr * warm
-        for group in self._optimizer.param_groups:
-            group["lr"] = lr
-        self._optimizer.step()
-        self.steps += 1
-        self.model.dirty = True
-        return lr
+    def _check_gap(self, sums: Sums) -> None:
+        """Raises StaleWeightsError if the sampler's log-probabilities are not those of these weights."""
+        gap = sums.gap / max(1, sums.compared)
+        if gap > self.max_logprob_gap:
+            raise StaleWeightsError(
+                f"update: log-probabilities of sampled tokens differ by {gap:.4f} between sampler and trainer on "
+                f"average, trainer.max_logprob_gap is {self.max_logprob_gap}: the sampler did not use these weights, "
+                "or computes them too coarsely. Nothing was changed"
+            )
 
     def _check(self, rows: Sequence[TrainRow], rollouts: int) -> None:
         if not rows or rollouts < 1:
@@ -135,19 +139,17 @@ class TorchTrainer:
         low, high = min(min(row.context), min(row.sampled)), max(max(row.context), max(row.sampled))
         if low < 0 or high >= self.model.vocabulary:
             return f"has token id {low if low < 0 else high}, ids are 0 to {self.model.vocabulary - 1}"
-        if not math.isfinite(row.weight):
-            return f"has weight {row.weight}"
+        for name, values in (("weights", row.weights), ("logprobs", row.logprobs or row.weights)):
+            if len(values) != len(row.sampled):
+                return f"has {len(values)} {name} for {len(row.sampled)} sampled tokens"
+        if wrong := [weight for weight in row.weights if not math.isfinite(weight)]:
+            return f"has weight {wrong[0]}"
         return ""
 
-    def _parameters(self) -> list[Tensor]:
-        return list(self.model.weights().values())
-
-    def _fresh_optimizer(self) -> torch.optim.Optimizer:
-        a = self.adam
-        # fused: one pass over memory and no temporaries as large as the weights
-        return torch.optim.AdamW(
-            self._parameters(), lr=a.lr, betas=a.betas, eps=a.eps, weight_decay=a.weight_decay, fused=True
-        )
+    def drift(self, rows: Sequence[TrainRow]) -> float:
+        """See ``protocols.Trainer.drift`` and ``drift.kl_to_base``. Raises TrainerError for rows as ``update`` does."""
+        self._check(rows, len(rows))
+        return kl_to_base(self.model, rows, self.token_budget)
 
     # --- versions ------------------------------------------------------------------------------------------
 
@@ -155,21 +157,32 @@ class TorchTrainer:
         """The policy published last."""
         return self.model.policy
 
-    def publish(self, note: str) -> Policy:
+    def publish(self, note: str, version: int | None = None) -> Policy:
         """See ``protocols.Trainer.publish``. Engine and trainer share the weights, so this only names them."""
         old = self.model.policy
-        settings = json.dumps(dataclasses.asdict(self.adam), sort_keys=True)
+        settings = json.dumps(self._settings(), sort_keys=True)
         digest = hashlib.blake2b(f"{old.digest}\n{note}\n{settings}".encode(), digest_size=16).hexdigest()
-        self.model.policy = Policy(base=old.base, version=old.version + 1, digest=digest)
+        self.model.policy = dataclasses.replace(
+            old, version=old.version + 1 if version is None else version, digest=digest, path=None
+        )
         self.model.dirty = False
         return self.model.policy
 
     def reset(self) -> None:
-        """Back to version 0: base weights read anew, a fresh optimizer, no steps made."""
-        self._optimizer.state.clear()  # before another copy of the weights is in memory
+        """Back to version 0: base weights read anew or a fresh adapter, a fresh optimizer, no steps made."""
+        self._optimizer.forget()  # before another copy of the weights is in memory
         self.model.reload()
         self.steps = 0
-        self._optimizer = self._fresh_optimizer()
+        self._optimizer.restore({})
+
+    def _settings(self) -> dict[str, Any]:
+        """What beside the rows decides the next weights."""
+        settings = dataclasses.asdict(self.adam)
+        if self.model.adapter is not None:
+            settings["adapter"] = dataclasses.asdict(self.model.adapter)
+        if self.model.dtype is not torch.float32:
+            settings["dtype"] = str(self.model.dtype)
+        return settings
 
     # --- checkpoints ---------------------------------------------------------------------------------------
 
@@ -184,45 +197,33 @@ class TorchTrainer:
             "dirty": self.model.dirty,
             "steps": self.steps,
             "adam": dataclasses.asdict(self.adam),
+            "dtype": str(self.model.dtype).removeprefix("torch."),
+            "adapter": dataclasses.asdict(self.model.adapter) if self.model.adapter else None,
         }
-
-        def describe(target: Path) -> None:
-            self.model.net.config.save_pretrained(target)
-            self.model.net.generation_config.save_pretrained(target)
-            self.model.tokenizer.save_pretrained(target)
-
-        weights = {name: tensor.detach().contiguous() for name, tensor in self.model.weights().items()}
-        checkpoint.write(folder, weights, self._optimizer_tensors(), state, describe)
+        weights = {file_name(name): tensor.detach().contiguous() for name, tensor in self.model.weights().items()}
+        checkpoint.write(folder, self._kind(), weights, self._optimizer.tensors(), state, self.model.describe)
         if not self.model.dirty:
             self.model.policy = policy
 
     def load(self, folder: Path) -> None:
         """Restore a checkpoint of the same base model, and serve it. Nothing changes if it is refused.
 
-        Raises TrainerError: half-written, damaged, or of another model.
+        Raises TrainerError: half-written, damaged, of another model, or not of what this run trains.
         """
-        weights, moments, state = checkpoint.read(folder)
-        own = self.model.weights()
-        saved = Policy(**state["policy"])
-        if saved.base != self.model.base.base:
-            raise TrainerError(f"checkpoint: {folder} is of {saved.base!r}, this run uses {self.model.base.base!r}")
-        if {n: t.shape for n, t in weights.items()} != {n: t.shape for n, t in own.items()}:
-            raise TrainerError(f"checkpoint: tensors of {folder} have other names or shapes than the model's")
-        with torch.no_grad():
-            for name, tensor in own.items():
-                tensor.copy_(weights[name])
-        self._optimizer = self._fresh_optimizer()
-        for name, parameter in own.items():
-            found = {key: moments[f"{key}/{name}"] for key in MOMENTS if f"{key}/{name}" in moments}
-            if found:
-                self._optimizer.state[parameter] = {key: t.to(parameter.device) for key, t in found.items()}
+        weights, tensors, state = checkpoint.read(folder, self._kind())
+        checkpoint.install(self.model, folder, weights, state)
+        self._optimizer.restore(tensors)
         self.steps = int(state["steps"])
-        self.model.policy = dataclasses.replace(saved, path=str(folder))
-        self.model.dirty = bool(state["dirty"])
 
-    def _optimizer_tensors(self) -> dict[str, Tensor]:
-        tensors: dict[str, Any] = {}
-        for name, parameter in self.model.weights().items():
-            for key, value in self._optimizer.state.get(parameter, {}).items():
-                tensors[f"{key}/{name}"] = torch.as_tensor(value).contiguous()
-        return tensors
+    def _kind(self) -> Literal["full", "adapter"]:
+        return "adapter" if self.model.adapter is not None else "full"
+
+
+def _use_trees(model: LocalModel, packing: str) -> bool:
+    if packing == "tree" and model.branch_fault:
+        raise TrainerError(
+            f"trainer.packing: 'tree' needs full attention in every layer, {model.name!r} has {model.branch_fault}; "
+            'use packing="rows". (Packing rows of such a model without padding would need kernels that know where a '
+            "row ends, such as flash-linear-attention and causal-conv1d, which whale does not use.)"
+        )
+    return packing != "rows" and model.full_attention

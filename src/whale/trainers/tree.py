@@ -7,6 +7,7 @@ the same gradient as computing it in each row.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -23,12 +24,16 @@ class Targets:
 
     nodes: (M,) distinct nodes that predict. at: (T,) index into ``nodes``, non-decreasing. tokens: (T,) the token to
     predict. weights: (T,) what its negative log-likelihood counts; equal targets are merged, their weights added.
+    counts: (T,) how many sampled tokens it stands for. logprobs: (T,) mean log-probability that the sampler gave
+    them, NaN if it is not to be compared.
     """
 
     nodes: Ints
     at: Ints
     tokens: Ints
     weights: NDArray[np.float64]
+    counts: Ints
+    logprobs: NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -45,7 +50,7 @@ def pack(rows: Sequence[TrainRow], budget: int) -> list[Piece]:
 
     The last sampled token of a row is only ever predicted, so it is no node. Rows have to be valid (not empty).
     """
-    ordered = sorted(rows, key=lambda row: (row.context + row.sampled[:-1], row.sampled[-1], row.weight))
+    ordered = sorted(rows, key=lambda row: (row.context + row.sampled[:-1], row.sampled[-1], row.weights))
     sequences = [np.array(row.context + row.sampled[:-1], np.int64) for row in ordered]
     shared = overlaps(sequences)
     runs = cut([len(s) for s in sequences], shared, budget)
@@ -61,11 +66,16 @@ def _targets(rows: Sequence[TrainRow], paths: Sequence[Ints]) -> Targets:
     """paths: for each row the node of each token of its context and of all but its last sampled token."""
     nodes = np.concatenate([path[len(row.context) - 1 :] for row, path in zip(rows, paths, strict=True)])
     tokens = np.concatenate([np.array(row.sampled, np.int64) for row in rows])
-    weights = np.concatenate([np.full(len(row.sampled), row.weight) for row in rows])
     pairs, where = np.unique(np.stack([nodes, tokens]), axis=1, return_inverse=True)
-    total = np.bincount(where.ravel(), weights=weights, minlength=pairs.shape[1]).astype(np.float64)
     distinct, at = np.unique(pairs[0], return_inverse=True)
-    return Targets(distinct, at.astype(np.int64).ravel(), pairs[1], total)
+    counts = np.bincount(where.ravel())
+
+    def total(values: list[tuple[float, ...]]) -> NDArray[np.float64]:
+        return np.bincount(where.ravel(), weights=np.concatenate([np.array(v) for v in values])).astype(np.float64)
+
+    weights = total([row.weights for row in rows])
+    logprobs = total([row.logprobs or (math.nan,) * len(row.sampled) for row in rows]) / counts
+    return Targets(distinct, at.astype(np.int64).ravel(), pairs[1], weights, counts, logprobs)
 
 
 def padded(rows: Sequence[TrainRow], budget: int) -> list[tuple[list[Ints], Targets]]:

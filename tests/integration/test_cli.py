@@ -82,7 +82,7 @@ def test_harness_show_and_diff(finished):
 
 
 def test_plan_counts_what_the_paper_spends(tmp_path):
-    """F62: 256 x (1 + 15) search rollouts and 90,112 training rollouts in a cycle of the main setting."""
+    """256 x (1 + 15) search rollouts and 90,112 training rollouts in a cycle of the main setting."""
     overrides = ["weights.tasks_per_step=256", "weights.samples=8", "search.tasks=256", "search.candidates=3",
                  "schedule.total_steps=88", "schedule.steps=44", "schedule.rounds=5"]  # fmt: skip
     rollouts = json.loads(whale("plan", RECIPE, *overrides, "--json"))["rollouts"]

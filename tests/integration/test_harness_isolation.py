@@ -88,7 +88,7 @@ def test_existing_files_cannot_be_changed(level: str, tmp_path: Path) -> None:
 
 @both_levels
 def test_same_names_edited_within_the_same_second_are_told_apart(level: str) -> None:
-    """F55: no byte code, module or class of one candidate is ever used for another."""
+    """No byte code, module or class of one candidate is ever used for another."""
     first, second = source("return 'first'"), source("return 'other'")
     assert len(first) == len(second)
     assert run_once(first, level).answer == "first"

@@ -280,7 +280,7 @@ def test_malformed_protocol_bytes_end_one_rollout_only(junk: bytes) -> None:
 
 
 def test_one_crash_among_64() -> None:
-    """F46: the block completes with 63 answers and one error."""
+    """The block completes with 63 answers and one error."""
     text = source("""
         reply = await session.chat([{"role": "user", "content": str(task.i)}])
         if task.i == 17:

@@ -107,7 +107,7 @@ def test_endless_code_is_timed_out(level: str, code: str) -> None:
 @pytest.mark.slow
 @both_levels
 def test_a_timeout_leaves_no_descendant_and_no_file(level: str, tmp_path: Path) -> None:
-    """F42: here the child is not even born, and the time-out comes in time."""
+    """Here the child is not even born, and the time-out comes in time."""
     mark = tmp_path / "mark"
     code = f"""
 import subprocess, time
@@ -134,7 +134,7 @@ time.sleep(30)
 @pytest.mark.slow
 @both_levels
 def test_a_crowd_is_not_timed_out_by_its_queue(level: str) -> None:
-    """F43: 256 at once, 4 workers, 5 s: waiting does not count."""
+    """256 at once, 4 workers, 5 s: waiting does not count."""
 
     async def main() -> list[str]:
         async with PythonPool(4, level, seconds=5) as pool:

@@ -12,7 +12,6 @@ from whale.types import GenerationRequest, Sampling
 
 SAMPLED = Sampling(temperature=1.0, top_k=20)
 GREEDY = Sampling(temperature=0)
-MEGABYTE = 1 << 20
 
 
 @pytest.fixture(scope="module", params=KINDS)
@@ -81,19 +80,20 @@ def fed_tokens(model, monkeypatch):
     return count
 
 
-def test_only_what_is_new_is_computed(llama, monkeypatch):
-    engine = TransformersEngine(llama)
+def test_only_what_is_new_is_computed(model, monkeypatch):
+    engine = TransformersEngine(model)
     requests = [GenerationRequest((*range(5, 45), 60 + i), 4, i) for i in range(8)]
     completions = engine.generate(requests, SAMPLED)
-    asked = [GenerationRequest(r.context + c.ids + (9, 8, 7), 1, 3) for r, c in zip(requests, completions, strict=True)]
-    count = fed_tokens(llama, monkeypatch)
+    asked = [
+        GenerationRequest(r.context + c.ids + (9, 8, 7), 1, 3) for r, c in zip(requests, completions, strict=True)
+    ]
+    count = fed_tokens(model, monkeypatch)
     engine.generate(asked, SAMPLED)
-    # The last token drawn was never fed, and three are new; rows that stopped early have one more or less to pad.
-    assert count[0] == 8 * 4
+    assert count[0] == 8 * 4, "three tokens are new, and the one drawn last was never fed"
     engine.forget()
     count[0] = 0
     engine.generate(asked, SAMPLED)
-    assert count[0] > 40
+    assert count[0] > 8 * 4
 
 
 def test_nothing_is_kept_beyond_the_budget_another_version_or_forget(llama):

@@ -75,14 +75,14 @@ def test_rollout_limit_is_kept_to_within_one_unit(config):
 
 CRASH = H0.replace("return reply.text", "raise ValueError('broken on purpose')")
 BROKEN = [
-    "class Harness:\n    async def run(self, task, session)\n        return ''\n",  # F50: half a file
+    "class Harness:\n    async def run(self, task, session)\n        return ''\n",  # half a file
     H0.replace("class Harness", "import socket\n\n\nclass Harness"),
     H0.replace("class Harness", "class Other"),
     H0.replace("return reply.text", "return 42"),
     CRASH,
     H0.replace("return reply.text", "while True: pass"),
     H0 + "\nraise SystemExit(3)\n",
-    H0,  # F52: the same code again
+    H0,  # the same code again
 ]
 BETTER = "import re\n\n" + H0.replace("return reply.text", 'return (re.findall(r"\\d+", reply.text) or [""])[-1]')
 
@@ -139,7 +139,7 @@ def test_fork_continues_under_other_settings(config, tmp_path):
 
 
 def test_no_accepted_rollout_leaves_the_weights_alone(make_run):
-    """F17: no update, no new version, rollouts counted, a clear warning."""
+    """No update, no new version, rollouts counted, a clear warning."""
     run, state = make_run(schedule={"kind": "weight_only", "total_steps": 3}, weights={"warn_after": 3})
     warnings = []
     run.progress.warn = warnings.append
@@ -154,7 +154,7 @@ def test_no_accepted_rollout_leaves_the_weights_alone(make_run):
 
 
 def test_few_accepted_rollouts_are_carried_over(make_run):
-    """F18: nothing accepted is lost; the sum always adds up."""
+    """Nothing accepted is lost; the sum always adds up."""
     run, state = make_run(schedule={"kind": "weight_only", "total_steps": 4}, weights={"min_accepted": 10})
     state = alternate(run, state)
     counters = state.counters
@@ -166,7 +166,7 @@ def test_few_accepted_rollouts_are_carried_over(make_run):
 
 
 def test_waiting_rollouts_of_another_harness_are_discarded_aloud(make_run):
-    """F20: contexts of an earlier harness are not trained under the next one unless asked for."""
+    """Contexts of an earlier harness are not trained under the next one unless asked for."""
     run, state = make_run(
         ScriptedProposer([[BETTER]]),
         schedule={"total_steps": 2, "steps": 1, "rounds": 1},
@@ -193,7 +193,7 @@ class Stops(ScriptedProposer):
 
 
 def test_an_interrupted_search_goes_on_where_it_was(make_run):
-    """F24, F25: rounds that are done are neither paid again nor skipped, and the phase is not taken for complete."""
+    """Rounds that are done are neither paid again nor skipped, and the phase is not taken for complete."""
     rounds = [[H0.replace("return reply.text", f"return '{n}{m}'") for m in range(2)] for n in range(4)]
     changes = {"schedule": {"total_steps": 2, "steps": 1, "rounds": 4}}
     run, state = make_run(Stops(rounds, 2), **changes)
@@ -217,7 +217,7 @@ def test_an_interrupted_search_goes_on_where_it_was(make_run):
 
 @pytest.mark.slow
 def test_memory_does_not_grow_with_the_steps(make_run):
-    """F63: traces go to disk; a step leaves nothing behind in memory."""
+    """Traces go to disk; a step leaves nothing behind in memory."""
     changes = {"store": {"checkpoint_every": 25}, "limits": {"call_tokens": 20_000, "assistant_tokens": 20_000}}
     run, state = make_run(schedule={"kind": "weight_only", "total_steps": 25}, **changes)
     process, used = psutil.Process(), []
@@ -230,7 +230,7 @@ def test_memory_does_not_grow_with_the_steps(make_run):
 
 
 def test_status_file_tells_rate_and_time_left(tmp_path, monkeypatch):
-    """F66: after a fifth of a block at a steady rate the time left is right to 20 %."""
+    """After a fifth of a block at a steady rate the time left is right to 20 %."""
     clock = iter(range(10_000))
     monkeypatch.setattr("whale.progress.time.monotonic", lambda: float(next(clock)))
     progress = LiveProgress(tmp_path)

@@ -82,7 +82,7 @@ def test_calls_made_together_share_a_wave():
 
 
 def test_a_reply_passed_back_is_spliced_by_its_ids():
-    """F04: the next context is the last one, plus what was sampled (end token too), plus the new turn."""
+    """The next context is the last one, plus what was sampled (end token too), plus the new turn."""
     rollout = roll(TWO_TURNS)[0]
     first, second = rollout.calls
     assert second.context[: len(b"user: 0 + 1 =\nassistant: ")] == tuple(b"user: 0 + 1 =\nassistant: ")
@@ -133,7 +133,7 @@ def test_call_tokens_are_clamped_and_the_cut_is_seen():
 
 
 def test_harnesses_share_waves_and_a_file_that_does_not_load_harms_nobody():
-    """F55: two files with a class of the same name, in one block."""
+    """Two files with a class of the same name, in one block."""
     one, two = (make_candidate(i, H0.replace("return reply.text", f"return '{i}'")) for i in (1, 2))
     broken = make_candidate(3, H0 + "\nraise KeyError('at import')\n")
     engine = Counting()
@@ -147,7 +147,7 @@ def test_harnesses_share_waves_and_a_file_that_does_not_load_harms_nobody():
 
 
 def test_one_crash_leaves_the_others_alone():
-    """F46: 63 scored, one error, nobody waits for the dead."""
+    """63 scored, one error, nobody waits for the dead."""
     source = H0.replace(
         "return reply.text",
         "if task.problem.startswith('17 '):\n            raise KeyError('17')\n        return reply.text",
@@ -192,7 +192,7 @@ class Starts(Listener):
 
 
 def test_infrastructure_faults_are_retried_then_unknown():
-    """F44: never a wrong answer."""
+    """Never a wrong answer."""
     attempts = attempts_of(make_candidate(1, H0), 4)
     starts = Starts()
     rollouts = run_rollouts(setting(Flaky(1)), attempts, 0, starts)

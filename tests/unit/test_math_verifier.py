@@ -58,6 +58,8 @@ def test_faults_of_practice(reply: str, gold: str, reward: float) -> None:
         ("\\boxed{1} then \\boxed{\\frac{7}{1}", "unclosed_box"),
         (boxed(""), "empty_box"),
         (boxed("x"), "not_a_number"),
+        (boxed("Traceback (most recent call last):\n  NameError: name 'gcd' is not defined"), "code_failed"),
+        ("Traceback (most recent call last): nothing else", "code_failed"),
         (boxed("3+4"), "not_a_number"),
         (boxed("9^{9^{9^{9}}}"), "not_a_number"),
         (boxed("8"), "wrong"),

@@ -96,7 +96,7 @@ def test_an_error_inside_a_block_is_booked_too(store):
 
 
 def test_half_written_and_later_checkpoints_are_set_aside(store, config):
-    """F23, F26: nothing loads what is newer than the state."""
+    """Nothing loads what is newer than the state."""
     for version in (9, 10, 100):
         store.policy_folder(version).mkdir()
     state = store.commit(STATE.but(policy=Policy("base", 10, "d")))

@@ -23,13 +23,13 @@ def test_text_without_a_block_is_left_alone():
     assert find_calls("  a < b \n") == ("  a < b \n", ())
 
 
-def test_two_objects_in_one_block_are_two_calls():  # F11 (a)
+def test_two_objects_in_one_block_are_two_calls():
     text, calls = find_calls(block(f"{SEARCH}\n{SEARCH}"))
     assert text == ""
     assert [(c.name, dict(c.arguments), c.error) for c in calls] == [("search", {"query_list": ["a"]}, "")] * 2
 
 
-def test_a_lost_brace_is_a_call_with_an_error():  # F11 (b)
+def test_a_lost_brace_is_a_call_with_an_error():
     text, (call,) = find_calls("let me see " + block(SEARCH[:-1]))
     assert text == "let me see"
     assert call.error

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
 
-from whale.engines.cached import run_cached
-from whale.engines.family import Family, Tail
+from whale.engines.cached import CachedFamily
+from whale.engines.family import Family
 from whale.engines.kept import Kept
 from whale.engines.ledger import Ledger
 from whale.engines.local_model import LocalModel
@@ -51,7 +52,7 @@ class TransformersEngine:
         self.renderer = renderer or for_tokenizer(model.tokenizer)
         self.wave_rows = wave_rows
         self.wave_bytes = wave_bytes
-        self._kept: Kept[Tail] = Kept(keep_bytes)
+        self._kept: Kept[Any] = Kept(keep_bytes)
         self._kept_version = self.version
 
     @property
@@ -91,11 +92,9 @@ class TransformersEngine:
         for start, stop in families(overlaps(contexts)):
             part, numbers = contexts[start:stop], order[start:stop]
             cuts = [limits[i] for i in numbers]
-            if model.full_attention:
-                family = Family(model, ledger, part, numbers, self._kept, found[start:stop])
-                family.run(cuts, self.wave_rows, self.wave_bytes)
-            else:
-                run_cached(model, ledger, part, numbers, cuts, self.wave_rows, self.wave_bytes)
+            kind = Family if model.full_attention else CachedFamily
+            family = kind(model, ledger, part, numbers, self._kept, found[start:stop])
+            family.run(cuts, self.wave_rows, self.wave_bytes)
         for entry in found:  # what went on from it is longer and has been kept in its place
             if entry:
                 self._kept.remove(entry.ids)

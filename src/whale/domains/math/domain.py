@@ -83,7 +83,7 @@ class MathDomain:
                 f"domain math, option verifier: one of {', '.join(_JUDGES)} is expected, found {verifier!r}"
             )
         self._judge = _JUDGES[verifier]
-        self.version = f"math-1-{verifier}"
+        self.version = f"math-2-{verifier}"
         _check_families(self._families, unseen_family)
 
     def tasks(self, split: Split) -> Sequence[Task]:

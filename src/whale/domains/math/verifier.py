@@ -36,11 +36,17 @@ _FRAC = re.compile(r"([+-]?)([0-9]*)\\[dt]?frac(?:\{([^{}]+)\}|([0-9]))(?:\{([^{
 
 
 def judge(answer: str, reference: object) -> Verdict:
-    """Reward 1 or 0 with a reason: ``right``, ``wrong``, ``no_box``, ``unclosed_box``, ``empty_box``, ``not_a_number``.
+    """Reward 1 or 0 with a reason: ``right``, ``wrong``, ``no_box``, ``unclosed_box``, ``empty_box``, ``not_a_number``,
+    ``code_failed`` (the answer holds a Python error: what the harness had run did not).
 
     answer: what the harness returned. reference: the right answer as text; an empty or missing one makes the
     task ``unscorable`` (reward ``None``). Raises nothing for any text.
     """
+    verdict = _judge(answer, reference)
+    return Verdict(0.0, "code_failed") if verdict.reward == 0 and TRACEBACK in answer else verdict
+
+
+def _judge(answer: str, reference: object) -> Verdict:
     gold = "" if reference is None else str(reference).strip()
     if not gold:
         return Verdict(None, "empty_reference", Outcome.UNSCORABLE)
@@ -70,6 +76,8 @@ def judge_flexible(answer: str, reference: object) -> Verdict:
     numbers = _NUMBER.findall(answer)
     return judge(f"\\boxed{{{numbers[-1]}}}", reference) if numbers else verdict
 
+
+TRACEBACK = "Traceback (most recent call last)"
 
 UNCLOSED = "\0unclosed"
 """What ``last_box`` returns for a box whose brace is never closed."""

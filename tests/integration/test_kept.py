@@ -84,9 +84,7 @@ def test_only_what_is_new_is_computed(model, monkeypatch):
     engine = TransformersEngine(model)
     requests = [GenerationRequest((*range(5, 45), 60 + i), 4, i) for i in range(8)]
     completions = engine.generate(requests, SAMPLED)
-    asked = [
-        GenerationRequest(r.context + c.ids + (9, 8, 7), 1, 3) for r, c in zip(requests, completions, strict=True)
-    ]
+    asked = [GenerationRequest(r.context + c.ids + (9, 8, 7), 1, 3) for r, c in zip(requests, completions, strict=True)]
     count = fed_tokens(model, monkeypatch)
     engine.generate(asked, SAMPLED)
     assert count[0] == 8 * 4, "three tokens are new, and the one drawn last was never fed"

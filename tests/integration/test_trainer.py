@@ -1,5 +1,6 @@
 """The trainer on tiny models: packed gradients are the plain ones, and what was saved continues bit for bit."""
 
+import dataclasses
 import json
 import random
 import shutil
@@ -10,7 +11,7 @@ from torch.nn.functional import cross_entropy
 
 from whale.engines.local_model import LocalModel
 from whale.engines.transformers import TransformersEngine
-from whale.errors import TrainerError
+from whale.errors import StaleWeightsError, TrainerError
 from whale.testing.models import KINDS, save_tiny
 from whale.trainers.torch import Adam, TorchTrainer
 from whale.trainers.tree import pack
@@ -51,7 +52,8 @@ def plain_gradient(model, rows, rollouts):
     for row in rows:
         logits = model.net(torch.tensor([row.context + row.sampled]), use_cache=False).logits[0]
         wanted = logits[len(row.context) - 1 : -1]
-        loss = cross_entropy(wanted, torch.tensor(row.sampled), reduction="sum") * row.weight / rollouts
+        nll = cross_entropy(wanted, torch.tensor(row.sampled), reduction="none")
+        loss = (nll * torch.tensor(row.weights)).sum() / rollouts
         loss.backward()
         total += loss.item()
     return total, gradient(model)
@@ -101,6 +103,57 @@ def test_the_loss_of_a_row_is_that_of_its_sampled_tokens_alone(make, kind, sampl
     (-2 * likelihood.sum()).backward()
     assert sums.loss == pytest.approx(-2 * likelihood.sum().item(), rel=1e-5)
     assert (found - gradient(trainer.model)).norm() / found.norm() < (1e-5 if kind != "qwen3.5" else 5e-5)
+
+
+@pytest.mark.parametrize("kind", ["llama", "qwen3.5"])
+def test_a_row_may_weigh_token_by_token(make, kind):
+    """Negative weights and zeros too, as other objectives have them."""
+    pick = random.Random(4)
+    rows = [
+        dataclasses.replace(row, weight=tuple(pick.choice([-1.0, 0.0, 0.3, 2.0]) for _ in row.sampled))
+        for row in make_rows()
+    ]
+    trainer = make(kind)
+    expected_loss, expected = plain_gradient(trainer.model, rows, 9)
+    sums, _, _ = trainer._accumulate(rows, 1 / 9)
+    assert sums.loss == pytest.approx(expected_loss, rel=1e-5)
+    assert (gradient(trainer.model) - expected).norm() / expected.norm() < 5e-5
+
+
+@pytest.mark.parametrize("kind", ["llama", "qwen3.5"])
+def test_figures_are_those_of_plain_forward_passes(make, kind):
+    """Over sampled tokens alone: what a context holds is in none of them."""
+    trainer, rows = make(kind), make_rows()
+    entropies, told = [], []
+    for number, row in enumerate(rows):
+        with torch.no_grad():
+            logits = trainer.model.net(torch.tensor([row.context + row.sampled]), use_cache=False).logits[0]
+        table = logits[len(row.context) - 1 : -1].log_softmax(-1)
+        entropies += (-(table.exp() * table).sum(-1)).tolist()
+        if number % 2:  # the others are not compared
+            own = table.gather(-1, torch.tensor(row.sampled)[:, None])[:, 0].tolist()
+            row = dataclasses.replace(row, logprobs=tuple(value + 0.01 for value in own))
+        told.append(row)
+    figures = trainer.update(told, 9)
+    assert figures["entropy"] == pytest.approx(sum(entropies) / len(entropies), rel=1e-4)
+    compared = [row for row in told if row.logprobs]
+    assert make(kind).update(compared, 9)["logprob_gap"] == pytest.approx(0.01, rel=1e-2)
+    assert figures["weight_norm"] > 0
+
+
+def test_another_policy_than_the_sampler_s_stops_before_the_weights_change(make):
+    trainer = make(max_logprob_gap=0.05)
+    engine = TransformersEngine(trainer.model)
+    requests = [GenerationRequest((5, 6, 7), 6, seed) for seed in range(8)]
+    completions = engine.generate(requests, Sampling(top_k=0))
+    rows = [TrainRow(r.context, c.ids, 1.0, c.logprobs) for r, c in zip(requests, completions, strict=True)]
+    assert trainer.update(rows, 8)["logprob_gap"] < 1e-5
+    before = {name: tensor.clone() for name, tensor in trainer.model.weights().items()}
+    with pytest.raises(StaleWeightsError, match="max_logprob_gap"):
+        trainer.update(rows, 8)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in trainer.model.weights().items())
+    assert trainer.steps == 1
+    assert "logprob_gap" not in trainer.update([dataclasses.replace(row, logprobs=()) for row in rows], 8)
 
 
 def test_shared_tokens_are_computed_once(make):

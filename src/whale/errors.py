@@ -26,6 +26,10 @@ class StaleWeightsError(EngineError):
     """A completion was sampled from another policy version than the one that was asked for."""
 
 
+class NoIdsError(EngineError):
+    """The engine answered without the ids it sampled: there is nothing to train on and nothing to splice."""
+
+
 class HarnessError(WhaleError, ValueError):
     """A harness file cannot be accepted: syntax, forbidden import, no ``Harness.run``, wrong return type."""
 

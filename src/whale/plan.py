@@ -61,8 +61,8 @@ def _phases(config: RunConfig) -> tuple[int, int, int]:
 def _disk(config: RunConfig, rollouts: int, parameters: int | None) -> int:
     # A checkpoint holds the weights and both AdamW moments in fp32. Beside the last ones there are the best of the
     # phase and, while it is written, a new one.
-    checkpoints = (config.store.keep_last + 2) * 12 * (parameters or 0)
-    return rollouts * _ROW_BYTES + checkpoints
+    size = 0 if config.trainer.lora_rank else 12 * (parameters or 0)  # adapters are small
+    return rollouts * _ROW_BYTES + (config.store.keep_last + 2) * size
 
 
 def _seconds(config: RunConfig, tokens: int, train: int, parameters: int | None, flops: float | None) -> float | None:

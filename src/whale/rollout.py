@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
-from whale.errors import HarnessError, StaleWeightsError, WhaleError
+from whale.errors import HarnessError, NoIdsError, StaleWeightsError, WhaleError
 from whale.harness.host import HarnessProcess, HarnessResult
 from whale.protocols import Episode
 from whale.session import HostSession, Setting
@@ -148,6 +148,8 @@ async def _rollout(
         raise
     except HarnessError as error:  # a file that does not load, a request that cannot be understood
         verdict, detail, answer = Verdict(0.0, "harness_error", Outcome.HARNESS_ERROR), str(error), None
+    except NoIdsError as error:
+        verdict, detail, answer = Verdict(None, "no_ids", Outcome.NO_IDS), str(error), None
     except WhaleError as error:
         tool = session.in_tool
         outcome = Outcome.TOOL_INFRA_ERROR if tool else Outcome.INFRA_ERROR

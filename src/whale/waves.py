@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 
-from whale.errors import EngineError, StaleWeightsError
+from whale.errors import EngineError, NoIdsError, StaleWeightsError
 from whale.protocols import Engine
 from whale.types import Completion, GenerationRequest, Sampling
 
@@ -44,12 +44,16 @@ class Waves:
             asyncio.get_running_loop().call_later(_REACTION_SECONDS, self._start_if_all_wait)
 
     async def generate(self, order: int, call: int, request: GenerationRequest) -> Completion:
-        """Answer one call with the next wave. Raises EngineError, or StaleWeightsError for another policy version."""
+        """Answer one call with the next wave. Raises EngineError, NoIdsError for a completion without ids, or
+        StaleWeightsError for another policy version."""
         future: asyncio.Future[Completion] = asyncio.get_running_loop().create_future()
         self._waiting[order, call] = (request, future)
         # Not at once: calls a harness makes together (asyncio.gather) arrive together and belong in one wave.
         asyncio.get_running_loop().call_soon(self._start_if_all_wait)
         completion = await future
+        if not completion.ids or len(completion.logprobs) != len(completion.ids):
+            got = f"{len(completion.ids)} ids and {len(completion.logprobs)} log-probabilities"
+            raise NoIdsError(f"the engine returned {got} for call {call} of rollout {order}")
         if completion.version != self.version:
             raise StaleWeightsError(
                 f"asked for policy {self.version}, the engine sampled from {completion.version}; "

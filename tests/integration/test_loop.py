@@ -11,7 +11,7 @@ from whale.launch import fork, launch
 from whale.loop import alternate
 from whale.progress import LiveProgress
 from whale.store import Store
-from whale.testing import ScriptedProposer
+from whale.testing import FakeTrainer, ScriptedProposer
 from whale.testing.toy import H0
 
 
@@ -163,6 +163,34 @@ def test_few_accepted_rollouts_are_carried_over(make_run):
     steps = [json.loads(line) for line in (run.store.folder / "metrics.jsonl").read_text().splitlines()]
     pending = [row["pending"] for row in steps if row["kind"] == "step"]
     assert any(pending), "a step below min_accepted waits"
+
+
+class Recording(FakeTrainer):
+    """Remembers what each update was given."""
+
+    def __init__(self, weights):
+        super().__init__(weights)
+        self.batches = []
+
+    def update(self, rows, rollouts):
+        self.batches.append((rollouts, rows))
+        return super().update(rows, rollouts)
+
+
+def test_every_accepted_rollout_is_trained_once_whatever_their_number(make_run):
+    """Rollouts that do not fill the last mini-batch make a smaller one."""
+    run, state = make_run(
+        schedule={"kind": "weight_only", "total_steps": 1},
+        weights={"tasks_per_step": 16, "samples": 6, "minibatch": 8, "deduplicate": False},
+    )
+    run.trainer = Recording(run.trainer.weights)
+    state = alternate(run, state)
+    sizes = [size for size, _ in run.trainer.batches]
+    accepted = state.counters.accepted
+    assert accepted % 8, "the case is only met by a number that does not divide"
+    assert sizes == [8] * (accepted // 8) + [accepted % 8]
+    rows = [(row.context, row.sampled) for _, batch in run.trainer.batches for row in batch]
+    assert len(rows) == accepted == state.counters.trained
 
 
 def test_waiting_rollouts_of_another_harness_are_discarded_aloud(make_run):

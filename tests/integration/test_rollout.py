@@ -204,6 +204,22 @@ def test_infrastructure_faults_are_retried_then_unknown():
     assert "device lost" in rollouts[0].detail
 
 
+class Forgetful(ScriptedEngine):
+    """Answers every second request without what it sampled, as a server does that parses replies and drops ids."""
+
+    def generate(self, requests, sampling):
+        completions = super().generate(requests, sampling)
+        return [replace(c, ids=(), logprobs=()) if n % 2 else c for n, c in enumerate(completions)]
+
+
+def test_a_reply_without_ids_is_neither_wrong_nor_trained_on():
+    rollouts = run_rollouts(setting(Forgetful(["1"]), retries=0), attempts_of(make_candidate(1, H0), 4), 0)
+    assert [r.outcome for r in rollouts] == [Outcome.SCORED, Outcome.NO_IDS] * 2
+    lost = rollouts[1]
+    assert (lost.reward, lost.calls) == (None, ())
+    assert "0 ids" in lost.detail
+
+
 def test_stale_weights_stop_the_block():
     with pytest.raises(StaleWeightsError, match="asked for policy 0, the engine sampled from 3"):
         roll(H0, engine=ScriptedEngine(["1"], version=3))

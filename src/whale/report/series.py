@@ -76,9 +76,14 @@ def line_names(summary: dict[str, Any]) -> list[tuple[str, str]]:
 STEP_FIGURES = (
     ("reward", "Training reward", "mean over the step's rollouts"),
     ("accepted", "Accepted rollouts", "rollouts the step kept for training"),
-    ("loss", "Loss", "nats per token, last mini-batch"),
-    ("grad_norm", "Gradient norm", "before clipping, last mini-batch"),
+    ("loss", "Loss", "nats per token, mean over the step's updates"),
+    ("grad_norm", "Gradient norm", "before clipping, mean over the step's updates"),
+    ("weight_norm", "Weight norm", "all trained weights"),
+    ("entropy", "Entropy", "nats per sampled token of accepted rollouts"),
+    ("kl_base", "Divergence from the base", "nats per sampled token"),
+    ("logprob_gap", "Log-probability gap", "sampler against trainer, nats per token"),
     ("tokens_per_rollout", "Tokens per rollout", "sampled tokens, mean"),
+    ("repetition", "Repetition", "share of four-token pieces that came before in the reply"),
     ("unique", "Unique share", "share of rollouts with different tokens"),
     ("truncated", "Truncated share", "rollouts with a reply cut by a limit"),
 )

@@ -13,7 +13,7 @@ quickstart: $(STAMP)
 	$(BIN)/whale run recipes/quickstart.toml
 
 test: $(STAMP)
-	$(BIN)/python -m pytest tests
+	$(BIN)/python -m pytest tests -n logical --dist loadfile
 
 unit: $(STAMP)
 	$(BIN)/python -m pytest tests/unit

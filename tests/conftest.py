@@ -1,6 +1,10 @@
 """Fixtures shared by all tests: small run configurations and runs on the public fakes."""
 
+import os
 from pathlib import Path
+
+# Before torch is loaded: tiny models only wait for each other on several threads.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest
 

@@ -61,7 +61,7 @@ def wasted(folder):
     return sum(json.loads(line)["rollouts"] for line in path.read_text().splitlines()) if path.exists() else 0
 
 
-PHASES = {"w": "weights", "s": "search", "e": "evaluation"}
+PHASES = {"e": "evaluation", "w": "weights", "s": "search"}
 """Kinds of work, by the first letter of the blocks of rollouts that each begins with."""
 
 
@@ -112,7 +112,8 @@ def check(folder, recipe, kills, length, **values):
         process = start(folder, "killed", recipe, **values)
         relaunched += 1
         assert relaunched < most, f"too few kills hit their phase: {done}"
-        phase = kill_in(folder / "killed", process, rng.choice(missing), rng, length)
+        wanted = min(missing, key=done.__getitem__)  # in the order in which a run comes to them
+        phase = kill_in(folder / "killed", process, wanted, rng, length)
         if phase in done:
             done[phase] += 1
             opened += any((folder / "killed" / "rollouts").glob("*.part"))

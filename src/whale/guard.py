@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-
-def averages(values: Sequence[float], window: int) -> list[float]:
-    """Mean of the last ``window`` values (or of as many as there are) at each step."""
-    return [sum(values[max(0, i - window) : i]) / min(i, window) for i in range(1, len(values) + 1)]
+from whale.stats import moving_averages
 
 
 def collapsed(values: Sequence[float], drop: float, window: int) -> bool:
@@ -15,7 +12,7 @@ def collapsed(values: Sequence[float], drop: float, window: int) -> bool:
 
     values: training reward of each step of the phase. drop: 0 switches it off.
     """
-    full = averages(values, window)[window - 1 :]
+    full = moving_averages(values, window)[window - 1 :]
     return bool(drop) and len(full) > 1 and full[-1] < max(full) - drop
 
 
@@ -25,6 +22,6 @@ def best_version(values: Sequence[float], versions: Sequence[int], window: int, 
     versions: the policy that each value was sampled from. ``None`` if no saved version has a value.
     """
     first = {version: step for step, version in reversed(list(enumerate(versions)))}
-    means = averages(values, window)
+    means = moving_averages(values, window)
     known = [version for version in first if version in saved]
     return max(known, key=lambda version: (means[first[version]], version), default=None)

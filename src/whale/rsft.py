@@ -49,7 +49,7 @@ def weight_step(run: Run, state: RunState) -> RunState:
     counters = _count(state.counters, rollouts, accepted=len(kept))
     figures: dict[str, float] = {}
     if len(pending) >= config.min_accepted:
-        figures = _train(run, state, rollouts=run.store.read_rows(pending), pending=pending)
+        figures = _train(run, state, pending)
         counters = counters.model_copy(update={
             "trained": counters.trained + len(pending),
             "trained_tokens": counters.trained_tokens + int(figures.get("row_tokens", 0)),
@@ -149,8 +149,9 @@ def _repetition(rollouts: Sequence[Rollout], size: int = 4) -> float:
     return 1 - distinct / total if total else 0.0
 
 
-def _train(run: Run, state: RunState, rollouts: Sequence[Rollout], pending: Sequence[PendingRow]) -> dict[str, float]:
+def _train(run: Run, state: RunState, pending: Sequence[PendingRow]) -> dict[str, float]:
     config = run.config.weights
+    rollouts = run.store.read_rows(pending)
     updates: list[Mapping[str, float]] = []
     for epoch in range(config.epochs):
         order = shuffled(rollouts, run.config.seed, "minibatch", state.step, epoch)
@@ -163,8 +164,8 @@ def _train(run: Run, state: RunState, rollouts: Sequence[Rollout], pending: Sequ
         note = json.dumps([state.step, [row.model_dump() for row in pending]])
         run.trainer.publish(hashlib.blake2b(note.encode(), digest_size=8).hexdigest())
     figures = _over_updates(updates)
-    rows = train_rows(rollouts[:KL_ROLLOUTS], config.train_calls)
-    if config.kl_every and (state.step + 1) % config.kl_every == 0 and rows:
+    due = config.kl_every and (state.step + 1) % config.kl_every == 0
+    if due and (rows := train_rows(rollouts[:KL_ROLLOUTS], config.train_calls)):
         figures["kl_base"] = run.trainer.drift(rows)
     return figures
 
@@ -205,7 +206,7 @@ def _why_not(
 
 def _go_back(run: Run, state: RunState) -> RunState:
     """Give the next phase the weights of the best checkpoint of this one, under a version number of their own."""
-    saved = {version for version in state.versions if not version or run.store.policy_folder(version).exists()}
+    saved = {0, *run.store.saved_versions()}  # the base is never lost
     best = guard.best_version(state.values, state.versions, run.config.weights.guard_steps, saved)
     if best is None:
         return state

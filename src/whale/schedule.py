@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from whale.config import ScheduleConfig
 from whale.state import Phase, RunState
+from whale.stats import moving_averages
 
 
 def next_phase(config: ScheduleConfig, state: RunState) -> Phase | None:
@@ -54,7 +55,7 @@ def units_without_best(phase: Phase, values: Sequence[float]) -> int:
     window = phase.window if phase.kind == "weights" else 1
     if len(values) < window:
         return 0
-    averages = [sum(values[i - window : i]) / window for i in range(window, len(values) + 1)]
+    averages = moving_averages(values, window)[window - 1 :]
     best = max(averages)
     return len(averages) - 1 - averages.index(best)
 

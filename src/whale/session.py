@@ -61,7 +61,7 @@ class HostSession:
         number = len(self.calls)
         self.calls.append(None)
         messages = [self._as_sampled(message) for message in request.messages]
-        context = self._encode(messages, request.tools or ())
+        context, specs = self._encode(messages, request.tools or ())
         if len(context) > limits.context_tokens:
             raise LimitReached(f"context_tokens: {len(context)} ids, the limit is {limits.context_tokens}")
         completion = await self._waves.generate(
@@ -74,7 +74,7 @@ class HostSession:
                 stop=tuple(request.stop or ()),
             ),
         )
-        return self._record(number, messages, context, completion, request.tools or ())
+        return self._record(number, messages, context, completion, specs)
 
     async def tool(self, name: str, arguments: Mapping[str, Json]) -> str:
         """Answer ``session.tools.name``: the observation, also for arguments the tool cannot use."""
@@ -116,11 +116,14 @@ class HostSession:
             raise LimitReached(f"assistant_tokens: {limits.assistant_tokens} sampled tokens are used up")
         return max(1, min(asked or limits.call_tokens, limits.call_tokens, left))
 
-    def _encode(self, messages: Sequence[Message], tools: Sequence[str | Mapping[str, Any]]) -> tuple[int, ...]:
+    def _encode(
+        self, messages: Sequence[Message], tools: Sequence[str | Mapping[str, Any]]
+    ) -> tuple[tuple[int, ...], list[ToolSpec]]:
+        """Ids of the context, and the tools that are described in it."""
         try:
             specs = [self._tool_spec(tool) for tool in tools]
             sampled = [call.sampled if call else () for call in self.calls]
-            return tuple(self._setting.engine.renderer.encode(messages, specs, sampled))
+            return tuple(self._setting.engine.renderer.encode(messages, specs, sampled)), specs
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise HarnessError(f"session.chat was given messages or tools it cannot use: {error}") from None
 
@@ -151,10 +154,10 @@ class HostSession:
         messages: Sequence[Message],
         context: tuple[int, ...],
         completion: Completion,
-        tools: Sequence[str | Mapping[str, Any]],
+        tools: Sequence[ToolSpec],
     ) -> dict[str, Json]:
         parsed = self._setting.engine.renderer.parse(completion.ids, completion.finish)
-        schemas = {spec.name: spec.parameters for spec in map(self._tool_spec, tools)}
+        schemas = {spec.name: spec.parameters for spec in tools}
         tool_calls = tuple(
             replace(call, arguments=by_schema(call.arguments, schemas.get(call.name, {}))) for call in parsed.tool_calls
         )

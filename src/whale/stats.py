@@ -114,3 +114,8 @@ def score(rollouts: Sequence[Rollout], harness: str, policy_version: int) -> Sco
         tokens=sum(r.sampled_tokens for r in valid) / len(valid) if valid else 0.0,
         reasons=dict(sorted(reasons.items())),
     )
+
+
+def moving_averages(values: Sequence[float], window: int) -> list[float]:
+    """Mean of the last ``window`` values (or of as many as there are) at each value."""
+    return [sum(values[max(0, i - window) : i]) / min(i, window) for i in range(1, len(values) + 1)]

@@ -1,10 +1,11 @@
 """When a weight phase counts as collapsed, and which checkpoint it goes back to."""
 
-from whale.guard import averages, best_version, collapsed
+from whale.guard import best_version, collapsed
+from whale.stats import moving_averages
 
 
 def test_averages_begin_with_what_there_is():
-    assert averages([0.0, 1.0, 0.5, 0.0], 2) == [0.0, 0.5, 0.75, 0.25]
+    assert moving_averages([0.0, 1.0, 0.5, 0.0], 2) == [0.0, 0.5, 0.75, 0.25]
 
 
 def test_a_noisy_dip_is_no_collapse():

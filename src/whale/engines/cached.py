@@ -17,31 +17,13 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache
 
-from whale.engines.kept import Entry, Kept
-from whale.engines.ledger import Ledger
-from whale.engines.local_model import LocalModel
-from whale.engines.prefix_tree import Ints, common
+from whale.engines.batch import Batch
 
 
-class CachedFamily:
-    """Requests that are sampled together, sorted by context."""
+class CachedFamily(Batch[Any]):
+    """Requests of one batch, each with rows of a cache."""
 
-    def __init__(
-        self,
-        model: LocalModel,
-        ledger: Ledger,
-        contexts: Sequence[Ints],
-        numbers: Sequence[int],
-        kept: Kept[Any],
-        found: Sequence[Entry[Any] | None],
-    ) -> None:
-        """See ``family.Family``."""
-        self._model, self._ledger = model, ledger
-        self._contexts, self._numbers = contexts, torch.tensor(numbers)
-        self._kept, self._found = kept, found
-        self._order = {number: i for i, number in enumerate(numbers)}
-        self._length = min(common(contexts[0], contexts[-1]), min(map(len, contexts)) - 1)
-        self._prefix: Any = None
+    _prefix: Any = None
 
     def run(self, limits: Sequence[int], wave_rows: int, wave_bytes: int) -> None:
         """Sample every request to its end. See ``family.Family.run`` for the bounds."""
@@ -77,7 +59,7 @@ class CachedFamily:
         if cache.get_seq_length():
             cache.reorder_cache(torch.zeros(len(distinct), dtype=torch.int64))
         hidden = self._forward(cache, torch.from_numpy(distinct))
-        return cache, *self._take(cache, self._numbers[list(batch)], hidden, torch.from_numpy(which.ravel()))
+        return cache, *self._take(cache, self._rows(batch), hidden, torch.from_numpy(which.ravel()))
 
     def _extend(self, batch: Sequence[int]) -> tuple[Any, Tensor, Tensor]:
         """The same for requests that go on from samples of one length."""
@@ -85,7 +67,7 @@ class CachedFamily:
         cache = join([entry.state for entry in entries])
         new = np.stack([self._contexts[i][len(entries[0].ids) :] for i in batch])
         hidden = self._forward(cache, torch.from_numpy(new))
-        return cache, *self._take(cache, self._numbers[list(batch)], hidden, torch.arange(len(batch)))
+        return cache, *self._take(cache, self._rows(batch), hidden, torch.arange(len(batch)))
 
     def _take(self, cache: Any, rows: Tensor, hidden: Tensor, which: Tensor) -> tuple[Tensor, Tensor]:
         """Draw the next tokens of ``rows``, which lie at ``which`` in the cache; keep what the finished ones leave and
@@ -93,17 +75,15 @@ class CachedFamily:
         tokens, going = self._ledger.take(rows, hidden, which)
         if self._kept.budget:
             for place in torch.nonzero(~going)[:, 0].tolist():
-                self._keep(cache, int(which[place]), int(rows[place]))
+                state = row_of(cache, int(which[place]))
+                self._keep(int(rows[place]), state, sum(part.numel() * part.element_size() for part in tensors(state)))
         keep = torch.nonzero(going)[:, 0]
         if len(keep) < len(rows) or len(hidden) != len(rows):
             cache.reorder_cache(which[keep])
         return rows[keep], tokens[keep]
 
-    def _keep(self, cache: Any, place: int, number: int) -> None:
-        state = over_tensors(cache, lambda parts: parts[0][place : place + 1].clone())
-        # The token drawn last was never fed.
-        ids = (*self._contexts[self._order[number]].tolist(), *self._ledger.drawn(number)[:-1])
-        self._kept.add(Entry(ids, state, sum(part.numel() * part.element_size() for part in tensors(state))))
+    def _rows(self, batch: Sequence[int]) -> Tensor:
+        return torch.tensor([self._numbers[i] for i in batch])
 
     def _common_prefix(self) -> Any:
         if self._prefix is None:
@@ -117,6 +97,11 @@ class CachedFamily:
         model = self._model
         output = model.decoder(input_ids=ids.to(model.device), use_cache=True, **{model.cache_argument: cache})
         return output.last_hidden_state[:, -1]  # type: ignore[no-any-return]
+
+
+def row_of(cache: Any, place: int) -> Any:
+    """A copy of one row of a cache, as a cache of its own."""
+    return over_tensors(cache, lambda parts: parts[0][place : place + 1].clone())
 
 
 def join(caches: Sequence[Any]) -> Any:

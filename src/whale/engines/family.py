@@ -15,11 +15,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from whale.engines.batch import Batch
 from whale.engines.branches import Branches, Extension, Forest, Prefix
-from whale.engines.kept import Entry, Kept
-from whale.engines.ledger import Ledger
-from whale.engines.local_model import LocalModel
-from whale.engines.prefix_tree import Ints, PrefixTree, build, common, cut, overlaps
+from whale.engines.prefix_tree import Ints, PrefixTree, build, cut, overlaps
 
 PREFILL_TOKENS = 512
 """Tokens of one prefill pass: large enough for the matrix products, small enough for its attention mask."""
@@ -41,30 +39,13 @@ class Tail:
         return torch.cat([before, self.state], 2)
 
 
-class Family:
-    """Requests that are sampled together, sorted by context."""
-
-    def __init__(
-        self,
-        model: LocalModel,
-        ledger: Ledger,
-        contexts: Sequence[Ints],
-        numbers: Sequence[int],
-        kept: Kept[Tail],
-        found: Sequence[Entry[Tail] | None],
-    ) -> None:
-        """contexts: of each request, sorted. numbers: of each request, as the ledger knows it. kept: takes what
-        finished samples leave. found: what each request goes on from."""
-        self._model, self._ledger = model, ledger
-        self._contexts, self._numbers = contexts, numbers
-        self._length = min(common(contexts[0], contexts[-1]), min(map(len, contexts)) - 1)
-        self._kept, self._found = kept, found
-        self._order = {number: i for i, number in enumerate(numbers)}
-        self._prefix = self._make_prefix()
+class Family(Batch[Tail]):
+    """Requests of one batch, under a prefix that is computed once."""
 
     def run(self, limits: Sequence[int], wave_rows: int, wave_bytes: int) -> None:
         """Sample every request to its end. limits: most tokens of each. The rows in flight are bounded by both
         ``wave_rows`` and, through the bytes a row may come to need, ``wave_bytes``."""
+        self._prefix = self._make_prefix()
         columns = max(len(c) - self._length + limit for c, limit in zip(self._contexts, limits, strict=True))
         room = max(1, min(len(self._numbers), wave_rows, wave_bytes // (columns * self._model.token_bytes)))
         branches = Branches(self._prefix, self._length, room, columns)
@@ -111,15 +92,11 @@ class Family:
             return rows, tokens
         if self._kept.budget:
             for place in torch.nonzero(~going)[:, 0].tolist():
-                self._keep(branches, first + place, int(rows[place]))
+                state = branches.take_out(first + place)
+                tail = Tail(self._prefix, self._length, state)
+                self._keep(int(rows[place]), tail, state.numel() * state.element_size())
         order = branches.drop(torch.cat([torch.ones(first, dtype=torch.bool), going]))[first:] - first
         return rows[order], tokens[order]
-
-    def _keep(self, branches: Branches, row: int, number: int) -> None:
-        state = branches.take_out(row)
-        # The token drawn last was never fed.
-        ids = (*self._contexts[self._order[number]].tolist(), *self._ledger.drawn(number)[:-1])
-        self._kept.add(Entry(ids, Tail(self._prefix, self._length, state), state.numel() * state.element_size()))
 
     def _admit(self, branches: Branches, batch: Sequence[int]) -> tuple[Tensor, Tensor]:
         """Compute the tails of waiting requests, draw their first tokens, and give a row to those that go on."""

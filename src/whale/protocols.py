@@ -186,6 +186,25 @@ class Domain(Protocol):
         ...
 
 
+class Checkable(Protocol):
+    """A domain that can be tried without a policy: ``whale domain check`` proves that gold scores 1 and junk 0.
+
+    An answer is a text that says all a policy would do; ``submit`` does it on an episode (a chess line is played move
+    by move, the answer to a question is handed in)."""
+
+    def gold(self, task: Task) -> str:
+        """The answer that must score 1."""
+        ...
+
+    def junk(self, task: Task) -> Sequence[str]:
+        """Answers that look like some and must score 0: empty, near misses, several at once, the prompt's own words."""
+        ...
+
+    async def submit(self, episode: Episode, answer: str) -> Verdict:
+        """What ``answer`` earns on a fresh episode."""
+        ...
+
+
 class ArchiveView(Protocol):
     """What a proposer may read."""
 

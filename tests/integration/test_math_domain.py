@@ -9,8 +9,9 @@ from collections.abc import Sequence
 import pytest
 
 from whale.domains.base import ToolInputError
+from whale.domains.catalogue import Piece
 from whale.domains.math import MathDomain
-from whale.domains.math.pieces import PIECES, Piece
+from whale.domains.math.pieces import PIECES
 from whale.errors import SandboxError
 from whale.harness.validate import source_hash
 from whale.rollout import Attempt, Setting, run_rollouts

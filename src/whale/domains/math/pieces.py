@@ -8,9 +8,7 @@ finding out which is the search's work.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from whale.domains.catalogue import Piece
 
 AXES = ("form", "demos", "system", "prompt", "tool", "code", "parse", "retry", "calls", "stop")
 
@@ -23,26 +21,6 @@ BOX_FORMS = ("", "direct_box", "steps")
 
 OWN_FORMS = ("expression", "program", "equation", "answer_line", "direct_box", "steps")
 """Every form but h0's: what demonstrations can show beyond it. A piece that requires one brings the first."""
-
-
-@dataclass(frozen=True)
-class Piece:
-    """One mechanism.
-
-    addresses: failure reasons and outcomes it may cure. requires, conflicts: axis -> piece names, where ``""`` is
-    the axis left as in h0. prior: how much is expected of it, a factor of the chance to be drawn. defaults: its
-    parameters.
-    """
-
-    axis: str
-    name: str
-    hypothesis: str
-    addresses: tuple[str, ...]
-    requires: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    conflicts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    prior: int = 1
-    defaults: Mapping[str, Any] = field(default_factory=dict)
-
 
 _FORM = (
     Piece(

@@ -1,0 +1,1 @@
+"""From public sources to checked splits on disk."""

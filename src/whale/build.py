@@ -5,11 +5,14 @@ What is cheap to check comes first, so that bad input is refused before anything
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from whale.archive import Archive
 from whale.config import RunConfig
 from whale.domains import load_domain
 from whale.domains.base import check_disjoint
 from whale.errors import ConfigError, DomainError
+from whale.models import resolve
 from whale.progress import Progress
 from whale.proposers.catalogue import CatalogueProposer
 from whale.protocols import Domain, Engine, Proposer, Trainer
@@ -20,7 +23,7 @@ from whale.types import SPLITS, Split, Task
 
 def build_run(config: RunConfig, store: Store, progress: Progress | None = None) -> Run:
     """Assemble a run. Raises ConfigError, DomainError or EngineError with the way out."""
-    domain = load_domain(config.domain.name, config.domain.options, config.harness.isolation)
+    domain = domain_of(config)
     tasks = load_tasks(config, domain)
     proposer = _proposer(domain)
     engine, trainer = load_policy(config)
@@ -28,6 +31,20 @@ def build_run(config: RunConfig, store: Store, progress: Progress | None = None)
         config=config, store=store, archive=Archive(store.folder / "candidates"), domain=domain, engine=engine,
         trainer=trainer, proposer=proposer, tasks=tasks, progress=progress or Progress(),
     )  # fmt: skip
+
+
+def domain_of(config: RunConfig) -> Domain:
+    """The recipe's domain with what it needs to know of the run. Raises ConfigError or DomainError."""
+    section = config.domain
+    return load_domain(section.name, section.options, config.harness.isolation, _tokenizer(config))
+
+
+def _tokenizer(config: RunConfig) -> Path | None:
+    """The policy's tokenizer file; ``None`` for the fake engine and for models without one."""
+    if config.engine.kind != "transformers":
+        return None
+    file = resolve(config.model) / "tokenizer.json"
+    return file if file.is_file() else None
 
 
 def load_tasks(config: RunConfig, domain: Domain) -> dict[Split, list[Task]]:

@@ -78,6 +78,14 @@ def mean_at_k(rollouts: Sequence[Rollout], k: int) -> Estimate:
     return Estimate(mean, low, high, k, len(means), coverage)
 
 
+def by_family(rollouts: Sequence[Rollout], k: int) -> dict[str, Estimate]:
+    """mean@k of each family (a test set, a kind of task) in the order of first appearance."""
+    families: dict[str, list[Rollout]] = {}
+    for rollout in rollouts:
+        families.setdefault(rollout.family, []).append(rollout)
+    return {family: mean_at_k(members, k) for family, members in families.items()}
+
+
 def pass_at_k(rollouts: Sequence[Rollout], threshold: float = 0.5) -> float | None:
     """Share of tasks with at least one rollout whose reward is above ``threshold``."""
     best: dict[str, float] = {}

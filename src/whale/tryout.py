@@ -15,7 +15,7 @@ from rich.console import Console
 
 from whale import stats
 from whale.archive import Archive, make_candidate
-from whale.build import build_run, load_policy
+from whale.build import build_run, domain_of, load_policy
 from whale.config import RunConfig, build_config, load_config
 from whale.domains import load_domain
 from whale.errors import ConfigError, HarnessError, WhaleError
@@ -52,7 +52,7 @@ class Tryout:
             config, state = build_config({"run_dir": "runs/try", "domain": {"name": domain}}), None
         else:
             raise ConfigError("nothing says what to try on: give --domain NAME, --recipe FILE or --run FOLDER")
-        loaded = load_domain(config.domain.name, config.domain.options, config.harness.isolation)
+        loaded = domain_of(config)
         engine, trainer = load_policy(config)
         if state is not None and state.policy.version:
             trainer.load(Store(Path(run_folder or "")).policy_folder(state.policy.version))

@@ -35,7 +35,7 @@ def rollout(task, sample, reward, policy):
     outcome = Outcome.INFRA_ERROR if reward is None else Outcome.SCORED
     reason = "" if reward is None else "right" if reward else "wrong"
     tool = ToolUse("calculator", {"code": "1 + 1"}, "2", 0.1, 1)
-    return Rollout(task, sample, 7, "hash", policy, outcome, reward, "2", reason, SECRET, (call,), (tool,))
+    return Rollout(task, sample, 7, "hash", policy, outcome, reward, "2", reason, SECRET, (call,), (tool,), family=f"set {EVIL} {int(task[1:]) % 2}")
 
 
 def look(store, when, axis, policy, harness, rewards, split="test", k=2):
@@ -177,6 +177,16 @@ def test_the_summary_has_the_figures_of_the_run(folder):
     }  # fmt: skip
     assert [phase["kind"] for phase in summary["phases"]] == ["weights", "harness", "weights"]
     assert summary["tokens"] == {"sampled": 264, "trained": 90}
+
+
+def test_each_family_has_its_figures_and_counts_alike_in_their_mean(folder):
+    families = summarise(folder)["test"]["families"]
+    ends = [family["end"] for family in families["each"].values()]
+    assert [end["tasks"] for end in ends] == [1, 1]
+    assert families["average"]["end"] == pytest.approx(sum(end["mean"] for end in ends) / 2)
+    starts = [family["start"]["mean"] for family in families["each"].values()]
+    assert starts == [0.0, 0.5]
+    assert families["average"]["start"] == 0.25
 
 
 def test_every_candidate_has_a_verdict_and_its_phase_s_score(folder):

@@ -7,13 +7,16 @@ import importlib
 import inspect
 from collections.abc import Callable, Mapping
 from importlib.metadata import entry_points
+from pathlib import Path
 from typing import Any
 
 from whale.errors import ConfigError
 from whale.protocols import Domain
 
 _BUILT_IN = {
+    "chess": "whale.domains.chess.domain:ChessDomain",
     "math": "whale.domains.math.domain:MathDomain",
+    "search_qa": "whale.domains.search_qa.domain:SearchQaDomain",
     "toy": "whale.testing.toy:ToyDomain",
 }
 _GROUP = "whale.domains"  # entry-point group of other distributions
@@ -26,19 +29,23 @@ def domain_names() -> list[str]:
     return sorted({*_BUILT_IN, *(point.name for point in entry_points(group=_GROUP))})
 
 
-def load_domain(name: str, options: Mapping[str, Any], isolation: str | None = None) -> Domain:
+def load_domain(
+    name: str, options: Mapping[str, Any], isolation: str | None = None, tokenizer: Path | None = None
+) -> Domain:
     """The domain called ``name`` (a built-in, an entry point or ``module:Class``), built with ``options``.
 
     isolation: the run's sandbox level, for domains whose tools run code: a harness must not reach through a tool what
-    its own sandbox keeps from it. An option of that name stands above it.
+    its own sandbox keeps from it. tokenizer: the policy's ``tokenizer.json``, for domains that cut texts by its tokens.
+    A domain gets what its constructor names; an option of that name stands above it.
     Raises ConfigError for an unknown name or option, and whatever the domain raises for a bad value
     (ConfigError or DomainError).
     """
     factory = _factory(name)
     _check_options(name, factory, options)
-    if isolation is not None and "isolation" in inspect.signature(factory).parameters:
-        options = {"isolation": isolation, **options}
-    domain: Domain = factory(**options)
+    parameters = inspect.signature(factory).parameters
+    provided = {"isolation": isolation, "tokenizer": tokenizer}
+    of_the_run = {key: value for key, value in provided.items() if value is not None and key in parameters}
+    domain: Domain = factory(**{**of_the_run, **options})
     return domain
 
 

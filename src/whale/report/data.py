@@ -64,6 +64,7 @@ def _split(run: RunData, split: str) -> dict[str, Any]:
         "end": _figure(end),
         "gain": _gain(run, start, end),
         "best": _best(looks),
+        "families": _families(run, start, end),
         "looks": [_look(look) for look in looks],
     }
 
@@ -85,6 +86,30 @@ def _gain(run: RunData, start: Look | None, end: Look | None) -> dict[str, Any] 
     if before is None or after is None:
         return None
     return dict(stats.paired(stats.task_means(before), stats.task_means(after)))
+
+
+def _families(run: RunData, start: Look | None, end: Look | None) -> dict[str, Any]:
+    """mean@k of each family of tasks at the start and the end, and the mean over families; empty if there is but one.
+
+    Test sets of different sizes count alike in the mean over families, as tables of several test sets report it.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    for when, look in (("start", start), ("end", end)):
+        rollouts = run.rollouts(look) if look else None
+        if look is None or rollouts is None:
+            continue
+        estimates = stats.by_family(rollouts, look.estimate["k"])
+        for family, estimate in estimates.items():
+            found.setdefault(family, {"start": None, "end": None})[when] = estimate.to_json()
+    return (
+        {"each": found, "average": {when: _average(found, when) for when in ("start", "end")}} if len(found) > 1 else {}
+    )
+
+
+def _average(families: dict[str, dict[str, Any]], when: str) -> float | None:
+    means = [family[when]["mean"] for family in families.values() if family[when]]
+    known = [mean for mean in means if mean is not None]
+    return sum(known) / len(known) if known and len(known) == len(families) else None
 
 
 def _best(looks: list[Look]) -> dict[str, Any] | None:

@@ -29,6 +29,8 @@ def print_report(summary: Mapping[str, Any], console: Console) -> None:
     _print_accepted(console, summary)
     if summary["phases"]:
         console.print(_phases(summary))
+    if summary["test"]["families"]:
+        console.print(_families(summary["test"]["families"]))
 
 
 def _print_split(console: Console, name: str, split: Mapping[str, Any]) -> None:
@@ -82,6 +84,18 @@ def _phases(summary: Mapping[str, Any]) -> Table:
             f"{phase['rollouts_after'] - phase['rollouts_before']:,}", phase["ended"],
         )  # fmt: skip
         table.add_row(*(Text(cell) for cell in row))
+    return table
+
+
+def _families(families: Mapping[str, Any]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in ("test tasks of", "tasks", "start", "end"):
+        table.add_column(name, justify="left" if name == "test tasks of" else "right")
+    for family, looks in families["each"].items():
+        tasks = max(look["tasks"] for look in looks.values() if look)
+        means = [number(looks[when]["mean"] if looks[when] else None) for when in ("start", "end")]
+        table.add_row(Text(family or "(no family)"), str(tasks), *means)
+    table.add_row(Text("mean of these"), "", *(number(families["average"][when]) for when in ("start", "end")))
     return table
 
 

@@ -64,6 +64,12 @@ def test_logprobs_are_those_of_a_plain_forward_pass(model):
         assert torch.allclose(torch.tensor(completion.logprobs), expected, atol=1e-4)
 
 
+def test_a_model_that_scales_its_logits_up_by_a_factor(tmp_path):
+    cohere = LocalModel(str(save_tiny("cohere", tmp_path)))
+    test_greedy_equals_generating_each_prompt_alone(cohere, 64)
+    test_logprobs_are_those_of_a_plain_forward_pass(cohere)
+
+
 def test_samples_do_not_depend_on_order_or_waves(model):
     batch = requests()
     whole = TransformersEngine(model).generate(batch, SAMPLED)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from whale.config import RunConfig
 from whale.errors import ConfigError, WhaleError
@@ -14,6 +14,9 @@ from whale.seeds import shuffled
 from whale.state import RunState
 from whale.store import Store
 from whale.types import GenerationRequest, Rollout, TrainRow
+
+if TYPE_CHECKING:
+    from whale.engines.local_model import LocalModel
 
 Sharing = Literal["none", "task", "harness"]
 
@@ -76,6 +79,17 @@ def load(folder: Path, model: str = "") -> Material:
     requests = [GenerationRequest(r.calls[0].context, limit, r.calls[0].seed) for r in rollouts]
     weights = model or (str(checkpoint) if whole else config.model)
     return Material(store, config, state, weights, model, updates, requests, rollouts)
+
+
+def must_fit(model: LocalModel, sequences: Sequence[Sequence[int]], room: int = 0) -> None:
+    """Raise ConfigError if ids or lengths (with ``room`` more tokens to sample) are beyond what a model takes."""
+    longest = max(map(len, sequences)) + room
+    highest = max(max(sequence) for sequence in sequences)
+    if longest > model.context_limit or highest >= model.vocabulary:
+        raise ConfigError(
+            f"--model {model.name}: the run's sequences of up to {longest} tokens with ids up to {highest} do not fit "
+            f"it ({model.context_limit} tokens, {model.vocabulary} ids); use a model with the run's tokenizer"
+        )
 
 
 def at_level(update: Update, level: Sharing, vocabulary: int) -> list[TrainRow]:

@@ -7,12 +7,11 @@ from dataclasses import replace
 from typing import Any
 
 from whale.bench.limit import matmul_rate, sample_flops, shape_of
-from whale.bench.material import Material
+from whale.bench.material import Material, must_fit
 from whale.bench.stock import stock_generate, stock_model
 from whale.bench.timing import Measure, Say, fastest, interleave, quotients, spread, summary
 from whale.engines.local_model import LocalModel
 from whale.engines.transformers import TransformersEngine
-from whale.errors import ConfigError
 from whale.types import Completion, GenerationRequest, Sampling
 
 BATCHES = (16, 32, 64, 128)
@@ -28,7 +27,7 @@ def measure_sampling(
     Returns the figures by key and the details. Raises ConfigError if the requests do not fit the model.
     """
     requests, sampling = material.requests, material.config.sampling
-    _check(model, requests)
+    must_fit(model, [request.context for request in requests], max(request.max_tokens for request in requests))
     engine = TransformersEngine(model, wave_rows=material.config.engine.wave_rows)
     net = stock_model(model)
     say("sample: choosing how many rows generate takes at once")
@@ -84,13 +83,3 @@ def _whale(
 
 def _tokens(measures: Sequence[Measure]) -> int:
     return sum(sum(measure.value) for measure in measures)
-
-
-def _check(model: LocalModel, requests: Sequence[GenerationRequest]) -> None:
-    longest = max(len(request.context) + request.max_tokens for request in requests)
-    highest = max(max(request.context) for request in requests)
-    if longest > model.context_limit or highest >= model.vocabulary:
-        raise ConfigError(
-            f"--model {model.name}: prompts and replies of {longest} tokens with ids up to {highest} do not fit it "
-            f"({model.context_limit} tokens, {model.vocabulary} ids); use a model with the run's tokenizer"
-        )

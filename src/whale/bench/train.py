@@ -7,12 +7,11 @@ from dataclasses import replace
 from typing import Any
 
 from whale.bench.limit import matmul_rate, shape_of, train_flops
-from whale.bench.material import SHARING, Material, Sharing, Update
+from whale.bench.material import SHARING, Material, Sharing, Update, must_fit
 from whale.bench.sides import Rows, Side, compare, rows_of, rows_side, trl_side, whale_side
 from whale.bench.stock import stock_model
 from whale.bench.timing import Measure, Say, fastest, interleave, measure, quotients, summary
 from whale.engines.local_model import LocalModel
-from whale.errors import ConfigError
 
 BATCHES = (1, 2, 4, 8, 16, 32)
 """Rows of a pass that are tried for padded rows and for TRL."""
@@ -26,7 +25,7 @@ def measure_training(
     Returns the figures by key and the details. Raises ConfigError if the rows do not fit the model.
     """
     updates = [material.updates[number % len(material.updates)] for number in range(repeats)]
-    _check(model, updates)
+    must_fit(model, [[*e.row.context, *e.row.sampled] for update in updates for e in update])
     budget = material.config.trainer.token_budget
     first = rows_of(updates[0], "harness", model)
     sides = _sides(model, budget, first, keys, say)
@@ -110,14 +109,3 @@ def _figures(levels: Mapping[Sharing, Mapping[str, Sequence[Measure]]], flops: S
 
 def _rate(levels: Mapping[Sharing, Mapping[str, Sequence[Measure]]]) -> float:
     return max(float(measure.value) for measure in levels["harness"]["matmul"])
-
-
-def _check(model: LocalModel, updates: Sequence[Update]) -> None:
-    rows = [example.row for update in updates for example in update]
-    longest = max(len(row.context) + len(row.sampled) for row in rows)
-    highest = max(max(*row.context, *row.sampled) for row in rows)
-    if longest > model.context_limit or highest >= model.vocabulary:
-        raise ConfigError(
-            f"--model {model.name}: rows of up to {longest} tokens with ids up to {highest} do not fit it "
-            f"({model.context_limit} tokens, {model.vocabulary} ids); use a model with the run's tokenizer"
-        )

@@ -15,12 +15,13 @@ from tokenizers.models import BPE
 
 from whale.engines.local_model import quiet
 
-TinyKind = Literal["llama", "qwen3", "granite", "qwen3.5", "gemma2", "gemma3"]
-"""``llama``, ``qwen3``, ``granite``: full attention only, the last with scaled logits. ``qwen3.5``: linear attention
-with a full layer now and then. ``gemma2``, ``gemma3``: layers with a window of 8 tokens and full ones in turn; the
-first caps its logits and its attention scores."""
+TinyKind = Literal["llama", "qwen3", "granite", "cohere", "qwen3.5", "gemma2", "gemma3"]
+"""``llama``, ``qwen3``, ``granite``, ``cohere``: full attention only, the last two with scaled logits (the last with
+attention beside its MLP). ``qwen3.5``: linear attention with a full layer now and then. ``gemma2``, ``gemma3``: layers
+with a window of 8 tokens and full ones in turn; the first caps its logits and its attention scores."""
 
-KINDS: tuple[TinyKind, ...] = get_args(TinyKind)
+KINDS: tuple[TinyKind, ...] = tuple(kind for kind in get_args(TinyKind) if kind != "cohere")
+"""What every path is tested on; ``cohere`` only where its own logits matter."""
 
 SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 DEFAULT_SYSTEM = "You are tiny."
@@ -88,6 +89,8 @@ def tiny_config(kind: TinyKind, vocabulary: int) -> Any:
     if kind == "granite":
         scales = {"embedding_multiplier": 3.0, "residual_multiplier": 0.7, "attention_multiplier": 0.4}
         return hf.GraniteConfig(**shape, **scales, logits_scaling=2.0)
+    if kind == "cohere":
+        return hf.CohereConfig(**{key: value for key, value in shape.items() if key != "head_dim"}, logit_scale=0.25)
     if kind in ("gemma2", "gemma3"):
         window = {
             "num_hidden_layers": 4,
@@ -98,7 +101,7 @@ def tiny_config(kind: TinyKind, vocabulary: int) -> Any:
         if kind == "gemma3":
             return hf.Gemma3TextConfig(**{**shape, **window})
         return hf.Gemma2Config(**{**shape, **window}, final_logit_softcapping=5.0, attn_logit_softcapping=2.0)
-    raise ValueError(f"kind: {kind!r} is not one of {KINDS}")
+    raise ValueError(f"kind: {kind!r} is not one of {get_args(TinyKind)}")
 
 
 def save_tiny(kind: TinyKind, folder: Path, seed: int = 0) -> Path:

@@ -16,7 +16,7 @@ test: $(STAMP)
 	$(BIN)/python -m pytest tests -n logical --dist loadfile
 
 unit: $(STAMP)
-	$(BIN)/python -m pytest tests/unit
+	$(BIN)/python -m pytest tests/unit -m "not slow" -n logical
 
 check: $(STAMP)
 	$(BIN)/ruff check src tests

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import sys
 from pathlib import Path
@@ -11,6 +12,8 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from whale.cli_data import data_app, domain_app
+from whale.cli_retriever import index, serve_retriever
 from whale.errors import ConfigError, WhaleError
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None,
@@ -19,6 +22,8 @@ harness_app = typer.Typer(no_args_is_help=True, help="Check, show and compare ha
 models_app = typer.Typer(no_args_is_help=True, help="Base policies on this machine.")
 app.add_typer(harness_app, name="harness")
 app.add_typer(models_app, name="models")
+app.add_typer(data_app, name="data")
+app.add_typer(domain_app, name="domain")
 out = Console(highlight=False, soft_wrap=True)
 
 Overrides = Annotated[
@@ -243,6 +248,10 @@ def bench(
         print_bench(result, out)
 
 
+app.command(name="index")(index)
+app.command(name="serve-retriever")(serve_retriever)
+
+
 @harness_app.command()
 def validate(
     files: Annotated[list[Path], typer.Argument(help="Harness files.")],
@@ -305,6 +314,7 @@ def list_models(as_json: AsJson = False) -> None:
 
 def main() -> None:
     """Entry point: errors of whale are messages, Ctrl-C says how to go on."""
+    sys.path.append(os.getcwd())  # a domain of one's own (module:Class) is found where the command is given
     try:
         code = app(standalone_mode=False)  # click hands the code of typer.Exit back as a value
         if isinstance(code, int) and code:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -19,6 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from whale.cache import cache_folder
 from whale.errors import EngineError
 
 Progress = Callable[[str], None]
@@ -50,11 +50,6 @@ _KNOWN = (
     ModelInfo("qwen3.5-2b", "Apache-2.0", 4_600_000_000, "Qwen/Qwen3.5-2B"),
     ModelInfo("qwen3.5-4b", "Apache-2.0", 9_400_000_000, "Qwen/Qwen3.5-4B"),
 )
-
-
-def cache_folder() -> Path:
-    """The folder that pulled models are kept in (it may not exist yet)."""
-    return Path(os.environ.get("WHALE_CACHE") or Path.home() / ".cache" / "whale").expanduser()
 
 
 def known() -> list[ModelInfo]:

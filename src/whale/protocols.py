@@ -151,11 +151,14 @@ class Domain(Protocol):
     """Tasks, tools, verifier and seed harness of one field of work."""
 
     name: str
-    version: str
-    """Names tools and verifier; part of every rollout's identity."""
     tool_specs: Mapping[str, ToolSpec]
     allowed_imports: frozenset[str]
     """Top-level modules a harness may import beyond the standard allow-list."""
+
+    @property
+    def version(self) -> str:
+        """Names tools and verifier; part of every rollout's identity."""
+        ...
 
     def tasks(self, split: Split) -> Sequence[Task]:
         """All tasks of a split, in a fixed order; disjoint by content from the other splits. Raises DomainError."""

@@ -89,7 +89,7 @@ class Run:
             raise StoreError(
                 f"block {name}: {len(lost)} of {len(rollouts)} rollouts were lost to infrastructure "
                 f"(harness.max_infra_share is {self.config.harness.max_infra_share}); "
-                f"first fault: {lost[0].detail or lost[0].outcome}. "
+                f"first fault: {lost[0].detail or lost[0].reason or lost[0].outcome}. "
                 "Mend the cause and give the same command again; finished work is kept"
             )
 

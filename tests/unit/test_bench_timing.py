@@ -51,6 +51,7 @@ def test_sizes_that_would_not_fit_are_not_tried(costs, monkeypatch):
     assert (size, len(trials)) == (2, 2)
 
 
+@pytest.mark.slow
 def test_asking_for_the_benchmark_loads_no_torch():
     code = "import sys, whale.bench.measure, whale.bench.text; assert not {'torch', 'trl'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

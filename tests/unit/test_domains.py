@@ -119,6 +119,7 @@ def test_tasks_file(tmp_path: Path) -> None:
         MathDomain(tasks_file=str(tmp_path / "none.jsonl")).tasks("test")
 
 
+@pytest.mark.slow
 class TestGenerated:
     @pytest.fixture(autouse=True)
     def _needs_reasoning_gym(self) -> None:

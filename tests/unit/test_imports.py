@@ -4,6 +4,7 @@ import sys
 import pytest
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "module", ["whale", "whale.config", "whale.cli", "whale.loop", "whale.testing", "whale.launch", "whale.tryout"]
 )

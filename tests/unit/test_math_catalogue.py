@@ -32,6 +32,7 @@ def test_every_piece_fits_somewhere() -> None:
     assert all(with_requirements(CATALOGUE, piece) for piece in PIECES)
 
 
+@pytest.mark.slow
 def test_every_compatible_pair_renders_to_a_clean_file() -> None:
     catalogue = MathCatalogue()
     sources = set()

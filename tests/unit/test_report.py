@@ -35,7 +35,21 @@ def rollout(task, sample, reward, policy):
     outcome = Outcome.INFRA_ERROR if reward is None else Outcome.SCORED
     reason = "" if reward is None else "right" if reward else "wrong"
     tool = ToolUse("calculator", {"code": "1 + 1"}, "2", 0.1, 1)
-    return Rollout(task, sample, 7, "hash", policy, outcome, reward, "2", reason, SECRET, (call,), (tool,), family=f"set {EVIL} {int(task[1:]) % 2}")
+    return Rollout(
+        task,
+        sample,
+        7,
+        "hash",
+        policy,
+        outcome,
+        reward,
+        "2",
+        reason,
+        SECRET,
+        (call,),
+        (tool,),
+        family=f"set {EVIL} {int(task[1:]) % 2}",
+    )
 
 
 def look(store, when, axis, policy, harness, rewards, split="test", k=2):

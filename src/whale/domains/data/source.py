@@ -32,12 +32,14 @@ class Source:
     with. splits: what its rows may become: a source with only ``test`` goes there whole; one with several gives each
     other split its size first and the rest to ``weights``. hub: where it is downloaded from (``None``: local files
     only). rows: how many the public set has; another count is an error for the hub and a note for local files.
+    default: whether ``--source hub`` takes it where no source is named.
     """
 
     name: str
     splits: tuple[Split, ...]
     hub: HubFile | None = None
     rows: int | None = None
+    default: bool = True
 
 
 class Preparer(Protocol):
@@ -53,4 +55,13 @@ class Preparer(Protocol):
     def task(self, source: Source, number: int, row: Mapping[str, Any]) -> Task:
         """The task of row ``number`` (from 0) of a source, its public columns as they are. Its id is unique over all
         sources, its family names the set it is reported under. Raises RowError."""
+        ...
+
+
+class Keyed(Protocol):
+    """What a preparer may add: what makes two of its tasks the same question, where that is less than their inputs
+    (a chess position without its move counters). Without it all inputs count, case, spacing and punctuation folded."""
+
+    def content(self, task: Task) -> str:
+        """Equal for tasks that ask the same."""
         ...

@@ -73,8 +73,14 @@ def judge_flexible(answer: str, reference: object) -> Verdict:
     verdict = judge(answer, reference)
     if verdict.reason != "no_box":
         return verdict
-    numbers = _NUMBER.findall(answer)
-    return judge(f"\\boxed{{{numbers[-1]}}}", reference) if numbers else verdict
+    number = last_number(answer)
+    return verdict if number is None else judge(f"\\boxed{{{number}}}", reference)
+
+
+def last_number(text: str) -> str | None:
+    """The last number as it is written, thousands separators included; ``None`` without any."""
+    numbers = _NUMBER.findall(text)
+    return numbers[-1] if numbers else None
 
 
 TRACEBACK = "Traceback (most recent call last)"

@@ -19,7 +19,7 @@ from whale.harness.validate import source_hash
 from whale.rollout import Attempt, Setting, run_rollouts
 from whale.scripted import ScriptedEngine
 from whale.smoke import smoke_run
-from whale.testing.catalogues import compatible_specs, with_requirements
+from whale.testing.catalogues import compatible_specs, smoke_faults, with_requirements
 from whale.types import Candidate, Limits, Outcome, Rollout, Sampling, Task
 
 MATE = Task("mate", {"fen": "6k1/5ppp/8/8/8/8/5PPP/R5K1 w - - 0 1", "last_move": "h8g8"}, ["a1a8"])
@@ -181,19 +181,12 @@ def test_every_piece_survives_the_smoke_run(domain: ChessDomain, piece: Piece) -
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1200)
 def test_every_compatible_pair_survives_the_smoke_run(domain: ChessDomain) -> None:
-    """What ``smoke_run`` does, many harnesses to a block: starting a block costs more than a rollout."""
-    specs = compatible_specs(domain.catalogue())
-    tasks, replies = domain.smoke()
+    catalogue = domain.catalogue()
+    specs = compatible_specs(catalogue)
     limits = Limits(turns=18, context_tokens=32_768)
-    setting = Setting(ScriptedEngine(replies), domain, Sampling(), limits, isolation="contained", retries=0)
-    for start in range(0, len(specs), 32):
-        part = specs[start : start + 32]
-        attempts = [Attempt(candidate(domain, spec), task, 0, 0) for spec in part for task in tasks]
-        for attempt, result in zip(attempts, run_rollouts(setting, attempts, 0), strict=True):
-            good = (Outcome.SCORED, Outcome.LIMIT)
-            assert result.outcome in good, (attempt.harness.spec, result.detail)
+    faults = smoke_faults(domain, [catalogue.render(spec) for spec in specs], limits, (Outcome.SCORED, Outcome.LIMIT))
+    assert not [(specs[number], rollout.detail) for number, rollout in faults]
 
 
 # ---- real puzzles ---------------------------------------------------------------------------------------------
@@ -210,7 +203,7 @@ def real_rows() -> list[dict[str, str]]:
 @needs_data
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-def test_every_real_puzzle_is_solved_by_its_solution(domain: ChessDomain) -> None:
+def test_real_puzzles_are_solved_by_their_solutions(domain: ChessDomain) -> None:
     async def solve(task: Task) -> str:
         verdict = await domain.submit(domain.open(task), domain.gold(task))
         return verdict.reason if verdict.reward == 1 else f"{task.id}: {verdict.reason}"
@@ -227,7 +220,7 @@ def test_every_real_puzzle_is_solved_by_its_solution(domain: ChessDomain) -> Non
     assert set(left_out.values()) <= {"more than 9 moves to find"}
     assert len(tasks) + len(left_out) == len(real_rows()) == 17_181
     assert len(left_out) == 5
-    assert asyncio.run(solve_all(tasks)) == {"right"}
+    assert asyncio.run(solve_all(tasks[::8])) == {"right"}  # `whale domain check chess` plays them all
 
 
 @needs_data

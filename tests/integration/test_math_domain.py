@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 from collections.abc import Sequence
 
 import pytest
@@ -17,6 +16,7 @@ from whale.harness.validate import source_hash
 from whale.rollout import Attempt, Setting, run_rollouts
 from whale.scripted import ScriptedEngine
 from whale.smoke import smoke_run
+from whale.testing.catalogues import compatible_specs, smoke_faults, with_requirements
 from whale.types import Candidate, Limits, Outcome, Rollout, Sampling, Task
 
 SUM = Task("sum", {"problem": "What is 2 + 3?"}, "5")
@@ -117,34 +117,17 @@ def test_mechanisms(domain: MathDomain, spec: dict[str, str], replies: list[str]
     assert (result.reward, result.turns) == (reward, calls)
 
 
-def specs_with(*pieces: Piece) -> dict[str, str] | None:
-    spec = {piece.axis: piece.name for piece in pieces}
-    for piece in pieces:
-        for axis, allowed in piece.requires.items():
-            spec.setdefault(axis, allowed[0])
-    spec = {axis: name for axis, name in spec.items() if name}
-    return spec if len({piece.axis for piece in pieces}) == len(pieces) else None
-
-
 @pytest.mark.parametrize("piece", PIECES, ids=lambda piece: f"{piece.axis}-{piece.name}")
 def test_every_piece_survives_the_smoke_run(domain: MathDomain, piece: Piece) -> None:
-    spec = specs_with(piece)
+    spec = with_requirements(domain.catalogue(), piece)
     assert spec is not None
     assert smoke_run(domain, candidate(domain, spec), Limits(), "contained") is None
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1200)
 def test_every_compatible_pair_survives_the_smoke_run(domain: MathDomain) -> None:
-    """What ``smoke_run`` does, many harnesses to a block: starting a block costs more than a rollout."""
     catalogue = domain.catalogue()
-    pairs = [specs_with(a, b) for a, b in itertools.combinations(PIECES, 2)]
-    specs = [spec for spec in pairs if spec is not None and not catalogue.problem(spec)]
-    tasks, replies = domain.smoke()
-    setting = Setting(ScriptedEngine(replies), domain, Sampling(), Limits(), isolation="contained", retries=0)
-    for start in range(0, len(specs), 32):
-        part = specs[start : start + 32]
-        attempts = [Attempt(candidate(domain, spec), task, 0, 0) for spec in part for task in tasks]
-        for attempt, rollout in zip(attempts, run_rollouts(setting, attempts, 0), strict=True):
-            good = (Outcome.SCORED, Outcome.NO_ANSWER, Outcome.LIMIT)
-            assert rollout.outcome in good, (attempt.harness.spec, rollout.detail)
+    specs = compatible_specs(catalogue)
+    good = (Outcome.SCORED, Outcome.NO_ANSWER, Outcome.LIMIT)
+    faults = smoke_faults(domain, [catalogue.render(spec) for spec in specs], Limits(), good)
+    assert not [(specs[number], rollout.detail) for number, rollout in faults]

@@ -4,8 +4,15 @@ from __future__ import annotations
 
 import ast
 import itertools
+from collections.abc import Collection, Sequence
+from dataclasses import replace
 
+from whale.archive import make_candidate
 from whale.domains.catalogue import Piece, PieceCatalogue
+from whale.protocols import Domain
+from whale.rollout import Attempt, Setting, run_rollouts
+from whale.scripted import ScriptedEngine
+from whale.types import Limits, Outcome, Rollout, Sampling
 
 
 def with_requirements(catalogue: PieceCatalogue, *pieces: Piece) -> dict[str, str] | None:
@@ -44,3 +51,39 @@ def unused_names(source: str) -> set[str]:
     read = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
     read |= {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
     return defined - read - {"run"}
+
+
+_BUNDLE = """
+SOURCES = {sources!r}
+
+
+class Harness:
+    async def run(self, task, session):
+        space = {{"__name__": "harness"}}
+        exec(compile(SOURCES[task.rendered], "harness.py", "exec"), space)
+        return await space["Harness"]().run(task, session)
+"""
+
+
+def smoke_faults(
+    domain: Domain, sources: Sequence[str], limits: Limits, allowed: Collection[Outcome]
+) -> list[tuple[int, Rollout]]:
+    """(number of the source, rollout) for every toy task that a harness did not end in one of ``allowed`` outcomes.
+
+    What ``whale.smoke.smoke_run`` does, for hundreds of harnesses at the price of one sandbox: they are bundled into
+    one file, which runs the one that a task names, in a fork of its own as ever.
+    """
+    tasks, replies = domain.smoke()
+    bundle = make_candidate(0, _BUNDLE.format(sources=list(sources)))
+    attempts = [
+        Attempt(bundle, replace(task, id=f"{number}/{task.id}", inputs={**task.inputs, "rendered": number}), 0, 0)
+        for number in range(len(sources))
+        for task in tasks
+    ]
+    setting = Setting(ScriptedEngine(replies), domain, Sampling(), limits, isolation="contained", retries=0)
+    rollouts = run_rollouts(setting, attempts, 0)
+    return [
+        (attempt.task.inputs["rendered"], rollout)
+        for attempt, rollout in zip(attempts, rollouts, strict=True)
+        if rollout.outcome not in allowed
+    ]

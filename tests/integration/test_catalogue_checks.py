@@ -17,5 +17,6 @@ def test_the_harness_that_crashes_is_named_and_the_others_are_not() -> None:
 
 
 def test_dead_code_is_named() -> None:
-    source = "import re\nUSED = 1\nLEFT = 2\n\nclass Harness:\n    async def run(self, task, session):\n        return USED\n"
+    harness = "class Harness:\n    async def run(self, task, session):\n        return USED\n"
+    source = f"import re\nUSED = 1\nLEFT = 2\n\n{harness}"
     assert unused_names(source) == {"re", "LEFT"}

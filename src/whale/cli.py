@@ -121,6 +121,9 @@ def evaluate(
     folder: RunFolder,
     split: Annotated[str, typer.Option(help="weights, search, test or unseen.")] = "test",
     k: Annotated[int, typer.Option("-k", min=1, help="Rollouts per task.")] = 8,
+    tasks: Annotated[
+        int | None, typer.Option(min=0, help="Tasks, from the first on; 0 takes all; default: as the run's looks.")
+    ] = None,
     harness: Annotated[
         str, typer.Option(help="A candidate id of the run or a file; default: the accepted harness.")
     ] = "",
@@ -130,7 +133,7 @@ def evaluate(
     """Evaluate the policy of a run under a harness on a split, outside the run's own history."""
     from whale.tryout import evaluate_folder
 
-    figures = evaluate_folder(folder, split, k, harness, base)
+    figures = evaluate_folder(folder, split, k, harness, base, tasks)
     if as_json:
         _print_json(figures)
         return
@@ -139,6 +142,12 @@ def evaluate(
         f"{split} mean@{k}: {estimate}  ({figures['tasks']} tasks, coverage {figures['coverage']:.2f}, "
         f"harness {figures['harness']}, policy {figures['policy_version']})"
     )
+    if len(figures["families"]) > 1:
+        for family, each in figures["families"].items():
+            share = "unknown" if each["mean"] is None else "{mean:.3f} [{low:.3f}, {high:.3f}]".format(**each)
+            out.print(f"  {family or '(no family)'}: {share}  ({each['tasks']} tasks)", markup=False)
+        average = "unknown" if figures["average"] is None else f"{figures['average']:.3f}"
+        out.print(f"  mean of these: {average}")
 
 
 @app.command(name="try")

@@ -35,17 +35,21 @@ def look(run: Run, state: RunState, when: Literal["start", "between", "end"]) ->
     return state
 
 
-def eval_tasks(run: Run, split: Split) -> list[Task]:
-    """The tasks of a split that are evaluated: the first ``eval.tasks``, the same ones at every look."""
-    tasks = run.tasks[split]
-    return tasks[: run.config.eval.tasks] if run.config.eval.tasks else tasks
+def eval_tasks(run: Run, split: Split, limit: int | None = None) -> list[Task]:
+    """The tasks of a split that are evaluated: the first ``limit`` (default: ``eval.tasks``; 0: all), the same ones at
+    every look."""
+    limit = run.config.eval.tasks if limit is None else limit
+    return run.tasks[split][: limit or None]
 
 
-def evaluate(run: Run, harness: Candidate, split: Split, k: int, name: str) -> tuple[list[str], list[Rollout]]:
-    """k rollouts of every task of a split, in blocks. Seeds depend on task and sample only: looks are paired."""
+def evaluate(
+    run: Run, harness: Candidate, split: Split, k: int, name: str, limit: int | None = None
+) -> tuple[list[str], list[Rollout]]:
+    """k rollouts of every task of a split (of the first ``limit``, see ``eval_tasks``), in blocks. Seeds depend on task
+    and sample only: looks are paired."""
     keys: list[str] = []
     rollouts: list[Rollout] = []
-    for number, tasks in enumerate(blocks(eval_tasks(run, split), run.config.eval.block_tasks)):
+    for number, tasks in enumerate(blocks(eval_tasks(run, split, limit), run.config.eval.block_tasks)):
         attempts = [
             Attempt(harness, t, s, derive(run.config.seed, "eval", split, t.id, s)) for t in tasks for s in range(k)
         ]

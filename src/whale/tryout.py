@@ -193,8 +193,14 @@ def difference(folder: Path, candidate_id: str, other_id: str) -> str:
     return "\n".join(lines) or "no difference"
 
 
-def evaluate_folder(folder: Path, split: str, k: int, harness: str, base: bool) -> dict[str, Any]:
-    """Evaluate a run's policy (or its base) under one of its harnesses or a file; kept in the run's rollouts."""
+def evaluate_folder(
+    folder: Path, split: str, k: int, harness: str, base: bool, limit: int | None = None
+) -> dict[str, Any]:
+    """Evaluate a run's policy (or its base) under one of its harnesses or a file; kept in the run's rollouts.
+
+    limit: tasks, from the first on; ``None`` takes as many as the run's looks, 0 all. ``families`` of the result has
+    the estimate of each family, ``average`` their mean, each family counting alike.
+    """
     if split not in SPLITS:
         raise ConfigError(f"--split {split}: the splits are {', '.join(SPLITS)}")
     with _opened(folder, base) as (run, accepted):
@@ -203,10 +209,14 @@ def evaluate_folder(folder: Path, split: str, k: int, harness: str, base: bool) 
             check_source(candidate.source, run.domain.allowed_imports)
         else:
             candidate = _get(run.archive, harness or accepted)
-        _, rollouts = evaluate(run, candidate, split, k, f"x-{split}-p{run.trainer.policy().version:05d}")  # type: ignore[arg-type]
-        estimate = stats.mean_at_k(rollouts, k).to_json()
+        name = f"x-{split}-p{run.trainer.policy().version:05d}"
+        _, rollouts = evaluate(run, candidate, split, k, name, limit)  # type: ignore[arg-type]
+        families = stats.by_family(rollouts, k)
+        known = [estimate.mean for estimate in families.values() if estimate.mean is not None]
         return {
-            **estimate,
+            **stats.mean_at_k(rollouts, k).to_json(),
+            "families": {family: estimate.to_json() for family, estimate in families.items()},
+            "average": sum(known) / len(known) if known and len(known) == len(families) else None,
             "harness": harness or accepted,
             "policy_version": run.trainer.policy().version,
             "split": split,

@@ -72,6 +72,10 @@ def test_eval(finished):
     figures = json.loads(whale("eval", finished, "-k", 2, "--split", "unseen", "--harness", "h0", "--base", "--json"))
     assert figures["tasks"] == 8
     assert figures["policy_version"] == 0
+    assert figures["average"] == figures["families"]["sum"]["mean"] == figures["mean"]
+    few = json.loads(whale("eval", finished, "-k", 2, "--tasks", 3, "--json"))
+    every = json.loads(whale("eval", finished, "-k", 2, "--tasks", 0, "--json"))
+    assert (few["tasks"], every["tasks"]) == (3, 16)
     assert "splits are" in whale("eval", finished, "--split", "train", code=2)
     assert "no candidate 'h99'" in whale("eval", finished, "--harness", "h99", code=2)
 
@@ -224,3 +228,10 @@ def test_doctor_reports_and_fixes():
 def test_models_list():
     names = {info["name"] for info in json.loads(whale("models", "list", "--json"))}
     assert {"smollm2-135m", "qwen3.5-2b", "qwen3.5-4b"} <= names
+
+
+def test_commands_of_data_and_domains_are_there(tmp_path):
+    assert "say where the rows come from" in whale("data", "prepare", "chess", code=2)
+    assert "did you mean 'chess'" in whale("domain", "check", "ches", code=2)
+    assert "gold: 80 judged, 0 do not score 1" in whale("domain", "check", "toy")
+    assert "there is no file" in whale("serve-retriever", "--corpus", tmp_path / "none.jsonl", code=1)

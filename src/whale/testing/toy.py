@@ -69,6 +69,18 @@ class ToyDomain:
         tasks = [Task(f"smoke-{i}", {"problem": f"{i} + 1 ="}, str(i + 1)) for i in range(2)]
         return tasks, ["The sum is 1 I think", "2"]
 
+    def gold(self, task: Task) -> str:
+        """The sum."""
+        return str(task.reference)
+
+    def junk(self, task: Task) -> Sequence[str]:
+        """Nothing, a sum that is one too large, and the right one in a sentence."""
+        return ["", str(int(task.reference) + 1), f"The sum is {task.reference}."]
+
+    async def submit(self, episode: Episode, answer: str) -> Verdict:
+        """What the verifier says of ``answer``."""
+        return await episode.score(answer)
+
     async def start(self) -> None:
         """Nothing to start."""
 

@@ -13,7 +13,7 @@ quickstart: $(STAMP)
 	$(BIN)/whale run recipes/quickstart.toml
 
 test: $(STAMP)
-	$(BIN)/python -m pytest tests -n logical --dist loadfile
+	$(BIN)/python -m pytest tests -n logical --dist loadfile --no-loadscope-reorder
 
 unit: $(STAMP)
 	$(BIN)/python -m pytest tests/unit -m "not slow" -n logical

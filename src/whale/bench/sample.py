@@ -14,7 +14,11 @@ from whale.engines.local_model import LocalModel
 from whale.engines.transformers import TransformersEngine
 from whale.types import Completion, GenerationRequest, Sampling
 
-BATCHES = (16, 32, 64, 128)
+REQUESTS = 128
+"""Requests at most: whole tasks of the look from its beginning on. More would only take longer: on two cores
+``generate`` spends minutes on these."""
+
+BATCHES = (16, 32, 64)
 """Rows at once that are tried for ``generate``, on as many requests as the largest of them. Larger ones gain nothing
 there: each row computes its prompt for itself, which fills the processor long before."""
 
@@ -22,11 +26,11 @@ there: each row computes its prompt for itself, which fills the processor long b
 def measure_sampling(
     model: LocalModel, material: Material, repeats: int, say: Say
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Sample all requests ``repeats`` times with both, in turn; tokens per second are of tokens really sampled.
+    """Sample ``REQUESTS`` requests ``repeats`` times with both, in turn; tokens per second are of tokens sampled.
 
     Returns the figures by key and the details. Raises ConfigError if the requests do not fit the model.
     """
-    requests, sampling = material.requests, material.config.sampling
+    requests, sampling = material.requests[:REQUESTS], material.config.sampling
     must_fit(model, [request.context for request in requests], max(request.max_tokens for request in requests))
     engine = TransformersEngine(model, wave_rows=material.config.engine.wave_rows)
     net = stock_model(model)

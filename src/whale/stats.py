@@ -86,6 +86,12 @@ def by_family(rollouts: Sequence[Rollout], k: int) -> dict[str, Estimate]:
     return {family: mean_at_k(members, k) for family, members in families.items()}
 
 
+def mean_of_all(means: Sequence[float | None]) -> float | None:
+    """Plain mean, each counting alike; ``None`` if there are none or one of them is unknown."""
+    known = [mean for mean in means if mean is not None]
+    return sum(known) / len(known) if known and len(known) == len(means) else None
+
+
 def pass_at_k(rollouts: Sequence[Rollout], threshold: float = 0.5) -> float | None:
     """Share of tasks with at least one rollout whose reward is above ``threshold``."""
     best: dict[str, float] = {}

@@ -212,11 +212,10 @@ def evaluate_folder(
         name = f"x-{split}-p{run.trainer.policy().version:05d}"
         _, rollouts = evaluate(run, candidate, split, k, name, limit)  # type: ignore[arg-type]
         families = stats.by_family(rollouts, k)
-        known = [estimate.mean for estimate in families.values() if estimate.mean is not None]
         return {
             **stats.mean_at_k(rollouts, k).to_json(),
             "families": {family: estimate.to_json() for family, estimate in families.items()},
-            "average": sum(known) / len(known) if known and len(known) == len(families) else None,
+            "average": stats.mean_of_all([estimate.mean for estimate in families.values()]),
             "harness": harness or accepted,
             "policy_version": run.trainer.policy().version,
             "split": split,

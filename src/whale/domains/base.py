@@ -8,10 +8,11 @@ import re
 import unicodedata
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib.resources import files
 
-from whale.errors import DomainError
+from whale.errors import ConfigError, DomainError
 from whale.protocols import ToolFunction
-from whale.types import Outcome, Split, Task, Verdict
+from whale.types import SPLITS, Outcome, Split, Task, Verdict
 
 ScoreFunction = Callable[[str], Verdict | Awaitable[Verdict]]
 
@@ -41,6 +42,44 @@ class StatelessEpisode:
             return await verdict if inspect.isawaitable(verdict) else verdict
         except Exception as error:  # whatever a verifier raises is its own fault, not the policy's
             return Verdict(None, f"verifier_error: {type(error).__name__}", Outcome.VERIFIER_ERROR)
+
+
+class SplitTasks:
+    """Part of the built-in domains: tasks that are loaded and checked once, and the brief that lies beside the code."""
+
+    name: str
+    _splits: Mapping[Split, Sequence[Task]] | None = None
+
+    def tasks(self, split: Split) -> Sequence[Task]:
+        """Tasks of ``split``; loaded and checked once. Raises DomainError, ConfigError."""
+        if self._splits is None:
+            splits = self._load()
+            check_disjoint(splits)
+            self._splits = splits
+        return self._splits[split]
+
+    def skill(self) -> str:
+        """The brief for agentic proposers."""
+        return packaged(self.name, "SKILL.md")
+
+    def _load(self) -> Mapping[Split, Sequence[Task]]:
+        raise NotImplementedError
+
+
+def packaged(domain: str, file: str) -> str:
+    """Text of a file that lies in the package of a built-in domain."""
+    return files(f"whale.domains.{domain}").joinpath(file).read_text(encoding="utf-8")
+
+
+def check_sizes(domain: str, sizes: Mapping[str, object], known: Sequence[str] = SPLITS) -> None:
+    """Raise ConfigError unless every key of option ``sizes`` is a known split and every value a number of tasks."""
+    for split, size in sizes.items():
+        if split not in known:
+            raise ConfigError(f"domain {domain}, option sizes: unknown split {split!r}, known are {', '.join(known)}")
+        if isinstance(size, bool) or not isinstance(size, int) or size < 0:
+            raise ConfigError(
+                f"domain {domain}, option sizes.{split}: a number of tasks >= 0 is expected, found {size!r}"
+            )
 
 
 def content_key(task: Task) -> str:

@@ -107,9 +107,7 @@ def _families(run: RunData, start: Look | None, end: Look | None) -> dict[str, A
 
 
 def _average(families: dict[str, dict[str, Any]], when: str) -> float | None:
-    means = [family[when]["mean"] for family in families.values() if family[when]]
-    known = [mean for mean in means if mean is not None]
-    return sum(known) / len(known) if known and len(known) == len(families) else None
+    return stats.mean_of_all([family[when] and family[when]["mean"] for family in families.values()])
 
 
 def _best(looks: list[Look]) -> dict[str, Any] | None:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Mapping, Sequence
-from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from whale.domains.base import ToolInputError, check_disjoint
+from whale.domains.base import SplitTasks, ToolInputError, check_sizes
 from whale.domains.chess.catalogue import ChessCatalogue, seed_source
 from whale.domains.chess.prepare import SIZES
 from whale.domains.chess.rules import Rules
@@ -35,7 +34,7 @@ MOVE = ToolSpec(
 )
 
 
-class ChessDomain:
+class ChessDomain(SplitTasks):
     """Implements ``whale.protocols.Domain`` and ``Checkable``.
 
     Tasks come from ``data`` (a folder of ``whale data prepare chess``) or ``puzzles`` (a Lichess file, .csv or
@@ -73,17 +72,8 @@ class ChessDomain:
         self._filters = (_themes(themes), _rating(rating), _max_plies(max_plies))
         self._rules = Rules(strict, san, suffixes, retries)
         self.version = self._rules.version
-        self._splits: Mapping[Split, Sequence[Task]] | None = None
         if importlib.util.find_spec("chess") is None:
             raise DomainError("the chess domain needs python-chess: pip install 'whale-learn[chess]'")
-
-    def tasks(self, split: Split) -> Sequence[Task]:
-        """Tasks of ``split``; read and checked once. Raises DomainError."""
-        if self._splits is None:
-            splits = self._load()
-            check_disjoint(splits)
-            self._splits = splits
-        return self._splits[split]
 
     def _load(self) -> Mapping[Split, Sequence[Task]]:
         if self._data is not None:
@@ -113,10 +103,6 @@ class ChessDomain:
     def catalogue(self) -> ChessCatalogue:
         """Pieces for the offline search."""
         return ChessCatalogue(self._rules.suffixes)
-
-    def skill(self) -> str:
-        """The brief for agentic proposers."""
-        return files("whale.domains.chess").joinpath("SKILL.md").read_text(encoding="utf-8")
 
     def smoke(self) -> tuple[Sequence[Task], Sequence[str]]:
         """Two invented puzzles (one move, two moves) and replies in every form, right, wrong and unreadable."""
@@ -177,11 +163,7 @@ _SMOKE_REPLIES = (
 
 
 def _sizes(given: Mapping[str, int]) -> dict[Split, int]:
-    for split, size in given.items():
-        if split not in SIZES:
-            raise ConfigError(f"domain chess, option sizes: unknown split {split!r}, known are {', '.join(SIZES)}")
-        if isinstance(size, bool) or not isinstance(size, int) or size < 0:
-            raise ConfigError(f"domain chess, option sizes.{split}: a number of tasks >= 0 is expected, found {size!r}")
+    check_sizes("chess", given, tuple(SIZES))
     return {split: given.get(split, size) for split, size in SIZES.items()}
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import textwrap
 from collections.abc import Mapping
-from importlib.resources import files
 from typing import Any
 
+from whale.domains.base import packaged
 from whale.domains.chess import fragments
 from whale.domains.chess.demonstrations import literal
 from whale.domains.chess.pieces import AXES
@@ -19,7 +19,7 @@ Settings = Mapping[str, Any]
 
 def seed_source() -> str:
     """Source of h0, which the empty spec renders to."""
-    return files("whale.domains.chess").joinpath("seed_harness.py").read_text(encoding="utf-8")
+    return packaged("chess", "seed_harness.py")
 
 
 def render(pieces: Names, settings: Settings, suffixes: bool = True) -> str:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from whale.domains.base import StatelessEpisode, ToolInputError, check_disjoint
+from whale.domains.base import SplitTasks, StatelessEpisode, ToolInputError, check_sizes
 from whale.domains.math import checks, source, tasks_file
 from whale.domains.math.catalogue import MathCatalogue
 from whale.domains.math.judging import MODES, Judge
@@ -43,7 +42,7 @@ class Interpreter(Protocol):
     async def close(self) -> None: ...
 
 
-class MathDomain:
+class MathDomain(SplitTasks):
     """Implements ``whale.protocols.Domain`` and ``Checkable``.
 
     seed: of the task generator. families: reasoning-gym dataset name -> its configuration (default
@@ -99,7 +98,6 @@ class MathDomain:
             "output_bytes": _OUTPUT_BYTES,
         }
         self._interpreter: Interpreter | None = None
-        self._splits: Mapping[Split, Sequence[Task]] | None = None
         if verifier not in MODES:
             raise ConfigError(
                 f"domain math, option verifier: one of {', '.join(MODES)} is expected, found {verifier!r}"
@@ -109,14 +107,6 @@ class MathDomain:
         self._judge = Judge(verifier, self._formulas, formula_seconds, formula_memory_mb)
         self.version = f"math-2-{verifier}" + ("-formulas1" if self._formulas else "")
         _check_families(self._families, unseen_family)
-
-    def tasks(self, split: Split) -> Sequence[Task]:
-        """Tasks of ``split``; made and checked once. Raises DomainError."""
-        if self._splits is None:
-            splits = self._load()
-            check_disjoint(splits)
-            self._splits = splits
-        return self._splits[split]
 
     def _load(self) -> dict[Split, list[Task]]:
         if self._tasks_file is not None:
@@ -158,10 +148,6 @@ class MathDomain:
     def catalogue(self) -> MathCatalogue:
         """Pieces for the offline search."""
         return MathCatalogue()
-
-    def skill(self) -> str:
-        """The brief for agentic proposers."""
-        return files("whale.domains.math").joinpath("SKILL.md").read_text(encoding="utf-8")
 
     def smoke(self) -> tuple[Sequence[Task], Sequence[str]]:
         """Two toy tasks and replies that take a harness through a box, a tool call, code, an error and junk."""
@@ -221,11 +207,7 @@ def extract_code(text: str) -> str:
 
 
 def _sizes(given: Mapping[str, int]) -> dict[Split, int]:
-    for split, size in given.items():
-        if split not in SPLITS:
-            raise ConfigError(f"domain math, option sizes: unknown split {split!r}, known are {', '.join(SPLITS)}")
-        if isinstance(size, bool) or not isinstance(size, int) or size < 0:
-            raise ConfigError(f"domain math, option sizes.{split}: a number of tasks >= 0 is expected, found {size!r}")
+    check_sizes("math", given)
     return {split: given.get(split, source.SIZES[split]) for split in SPLITS}
 
 

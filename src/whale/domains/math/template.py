@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import textwrap
 from collections.abc import Mapping
-from importlib.resources import files
 from typing import Any
 
+from whale.domains.base import packaged
 from whale.domains.math.pieces import AXES, BOX_FORMS, CODE_FORMS
 from whale.domains.math.wording import DEMOS, INSTRUCTIONS, LABELS, SYSTEM, demonstrations
 
@@ -17,7 +17,7 @@ Settings = Mapping[str, Any]
 
 def seed_source() -> str:
     """Source of h0, which the empty spec renders to."""
-    return files("whale.domains.math").joinpath("seed_harness.py").read_text(encoding="utf-8")
+    return packaged("math", "seed_harness.py")
 
 
 def render(pieces: Names, settings: Settings) -> str:

@@ -6,11 +6,10 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from importlib.resources import files as package_files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
-from whale.domains.base import ScoreFunction, StatelessEpisode, ToolInputError, check_disjoint
+from whale.domains.base import ScoreFunction, SplitTasks, StatelessEpisode, ToolInputError, check_sizes
 from whale.domains.search_qa import questions
 from whale.domains.search_qa.catalogue import SearchQaCatalogue
 from whale.domains.search_qa.checks import gold_answer, junk_answers
@@ -40,7 +39,7 @@ _VERIFIERS = {"exact": exact, "f1": f1}
 _QUERY_CHARACTERS = 2000  # of a query; a whole question is far shorter
 
 
-class SearchQaDomain:
+class SearchQaDomain(SplitTasks):
     """Implements ``whale.protocols.Domain`` and ``Checkable``.
 
     data: folder that ``whale data prepare`` made; or files: JSONL files of your own, as ``questions.load`` takes them,
@@ -73,7 +72,7 @@ class SearchQaDomain:
         tokenizer: Path | None = None,
     ) -> None:
         _check_source(data, files, retriever)
-        questions.check_sizes(sizes or {})
+        check_sizes("search_qa", sizes or {})
         _check_bounds(top_k_limit, passage_tokens, passage_tokens_limit)
         if answer_tag not in get_args(TagRule):
             raise ConfigError(
@@ -86,7 +85,6 @@ class SearchQaDomain:
         self._judge = _judge(verifier, judge)
         self._retriever = _open(retriever, tokenizer)
         self._started = False
-        self._splits: Mapping[Split, Sequence[Task]] | None = None
 
     @property
     def version(self) -> str:
@@ -99,14 +97,6 @@ class SearchQaDomain:
                     thread.submit(asyncio.run, self._start_retriever()).result()
             parts.append(self._retriever.name)
         return " ".join(parts)
-
-    def tasks(self, split: Split) -> Sequence[Task]:
-        """Tasks of ``split``; read and checked once. Raises DomainError, ConfigError."""
-        if self._splits is None:
-            splits = self._load()
-            check_disjoint(splits)
-            self._splits = splits
-        return self._splits[split]
 
     def _load(self) -> dict[Split, list[Task]]:
         if self._files is not None:
@@ -160,10 +150,6 @@ class SearchQaDomain:
     def catalogue(self) -> SearchQaCatalogue:
         """Pieces for the offline search."""
         return SearchQaCatalogue()
-
-    def skill(self) -> str:
-        """The brief for agentic proposers."""
-        return package_files("whale.domains.search_qa").joinpath("SKILL.md").read_text(encoding="utf-8")
 
     def smoke(self) -> tuple[Sequence[Task], Sequence[str]]:
         """Two toy questions and replies that take a harness through a tag, tool calls, bare lines and junk."""

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from whale.domains.base import content_key
+from whale.domains.base import check_sizes, content_key
 from whale.domains.data.source import RowError
 from whale.errors import ConfigError, DomainError
 from whale.types import SPLITS, Split, Task
@@ -73,7 +73,7 @@ def load(files: Files, seed: int, sizes: Mapping[str, int], with_passages: bool 
     ``read_file`` has it.
     Raises ConfigError for options, DomainError for rows and for files that are too small.
     """
-    check_sizes(sizes)
+    check_sizes("search_qa", sizes)
     if isinstance(files, Mapping):
         return _by_file(files, seed, sizes, with_passages)
     pool = _shuffled(_paths(files, "files"), seed, with_passages)
@@ -83,17 +83,6 @@ def load(files: Files, seed: int, sizes: Mapping[str, int], with_passages: bool 
         splits[split], pool = _take(pool, size, split), pool[size:]
     splits["weights"] = _take(pool, sizes.get("weights", len(pool)), "weights")
     return splits
-
-
-def check_sizes(sizes: Mapping[str, Any]) -> None:
-    """Raise ConfigError unless every key is a split and every value a number of tasks."""
-    for split, size in sizes.items():
-        if split not in SPLITS:
-            raise ConfigError(f"domain search_qa, option sizes: unknown split {split!r}, known are {', '.join(SPLITS)}")
-        if isinstance(size, bool) or not isinstance(size, int) or size < 0:
-            raise ConfigError(
-                f"domain search_qa, option sizes.{split}: a number of tasks >= 0 is expected, found {size!r}"
-            )
 
 
 def _by_file(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Mapping
-from importlib.resources import files
 from typing import Any
 
+from whale.domains.base import packaged
 from whale.domains.search_qa import snippets, wording
 from whale.domains.search_qa.pieces import AXES, READING, WRAPPED
 
@@ -16,7 +16,7 @@ Settings = Mapping[str, Any]
 
 def seed_source() -> str:
     """Source of h0, which the empty spec renders to."""
-    return files("whale.domains.search_qa").joinpath("seed_harness.py").read_text(encoding="utf-8")
+    return packaged("search_qa", "seed_harness.py")
 
 
 def render(pieces: Names, settings: Settings) -> str:

@@ -32,6 +32,7 @@ class Measure:
 
 def measure(call: Callable[[], Any]) -> Measure:
     """Run a call and measure it."""
+    gc.collect()  # garbage of before, freed during the call, would hide what the call adds
     process = psutil.Process()
     before = peak = process.memory_info().rss
     done = threading.Event()
@@ -58,7 +59,6 @@ def interleave(rounds: Sequence[Mapping[str, Callable[[], Any]]]) -> dict[str, l
     """Measure every side of a round one after the other, round by round (A B A B ...)."""
     results: dict[str, list[Measure]] = {name: [] for name in rounds[0]}
     for sides in rounds:
-        gc.collect()  # here rather than in the middle of whoever comes next
         for name, call in sides.items():
             results[name].append(measure(call))
     return results

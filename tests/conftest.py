@@ -1,7 +1,12 @@
 """Fixtures shared by all tests: small run configurations and runs on the public fakes."""
 
 import os
+import signal
 from pathlib import Path
+
+# A test run in the background ignores Ctrl-C, and so would the commands it starts and interrupts.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Before torch is loaded: tiny models only wait for each other on several threads.
 os.environ.setdefault("OMP_NUM_THREADS", "1")

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import sys
+import warnings
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -323,6 +324,8 @@ def list_models(as_json: AsJson = False) -> None:
 
 def main() -> None:
     """Entry point: errors of whale are messages, Ctrl-C says how to go on."""
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # a shell's background job is not stopped by Ctrl-C
+        signal.signal(signal.SIGINT, _interrupt)
     sys.path.append(os.getcwd())  # a domain of one's own (module:Class) is found where the command is given
     try:
         code = app(standalone_mode=False)  # click hands the code of typer.Exit back as a value
@@ -362,6 +365,9 @@ def _launch(config: Any) -> None:
 
 
 def _interrupt(number: int, frame: object) -> None:
+    """Stop here. What is torn down half-made (an event loop, a coroutine) has nothing to say about it."""
+    sys.unraisablehook = lambda unraisable: None
+    warnings.simplefilter("ignore")
     raise KeyboardInterrupt
 
 

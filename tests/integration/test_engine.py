@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from whale.engines.draw import draw, uniforms
+from whale.engines.draw import BLOCK, draw, pick, uniforms
 from whale.engines.local_model import LocalModel
 from whale.engines.transformers import TransformersEngine
 from whale.errors import EngineError, StaleWeightsError
@@ -126,6 +126,24 @@ def test_the_largest_uniform_still_gives_a_candidate():
     logits = torch.tensor([[0.0, -1.0, -200.0, -300.0]])
     token, _ = draw(logits, torch.tensor([1 - 2**-53], dtype=torch.float64), Sampling(1.0, 0.9, 3))
     assert token.item() in (0, 1)
+
+
+def test_a_draw_is_the_inverse_of_the_distribution():
+    """Over several blocks, the last one not full, with blocks and tokens that have no mass."""
+    size, count = 3 * BLOCK + 77, 20_000
+    mass = torch.rand(size, generator=torch.Generator().manual_seed(1)) ** 8
+    mass[::3] = 0
+    mass[BLOCK : 2 * BLOCK] = 0
+    mass[-5:] = 0
+    chance = torch.from_numpy(uniforms(5, count))
+    chance[:2] = torch.tensor([0.0, 1 - 2**-53], dtype=torch.float64)
+    found = pick(mass.expand(count, -1), chance)
+    assert (mass[found] > 0).all()
+    below = mass.double().cumsum(-1) / mass.double().sum()
+    assert (below[found] >= chance - 1e-6).all()
+    assert (below[found] - mass[found] / mass.sum() <= chance + 1e-6).all()
+    assert found[0] == mass.nonzero()[0]
+    assert found[1] == mass.nonzero()[-1]
 
 
 def test_stop_strings_end_a_reply_and_their_ids_are_kept(model):

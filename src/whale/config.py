@@ -76,7 +76,7 @@ class TrainerConfig(Section):
     packing: Literal["auto", "tree", "rows"] = Field(
         "auto",
         description="`tree` computes each distinct token of an update once and needs full attention in every layer; "
-        "`rows` pads rows on the right; `auto` takes the tree where the model allows it.",
+        "`rows` pads rows on the right; `auto` takes the cheaper one for each update.",
     )
     lora_rank: int = Field(0, ge=0, description="Rank of the adapter that is trained; 0 trains all weights.")
     lora_alpha: int = Field(16, ge=1, description="The adapter's product is scaled by lora_alpha / lora_rank.")

@@ -4,6 +4,7 @@ import dataclasses
 import json
 import random
 import shutil
+from typing import get_args
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from whale.engines.local_model import LocalModel
 from whale.engines.transformers import TransformersEngine
 from whale.errors import StaleWeightsError, TrainerError
 from whale.testing.models import KINDS, save_tiny
+from whale.trainers.passes import Packing, passes
 from whale.trainers.torch import Adam, TorchTrainer
 from whale.trainers.tree import pack
 from whale.types import GenerationRequest, Sampling, TrainRow
@@ -63,10 +65,13 @@ def gradient(model):
     return torch.cat([p.grad.flatten() for p in model.net.parameters()])
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("kind", "packing"),
+    [*((kind, "auto") for kind in KINDS), *((kind, "tree") for kind in ("llama", "qwen3", "granite"))],
+)
 @pytest.mark.parametrize("budget", [1, 40, 64, 4096])
-def test_the_packed_gradient_is_the_plain_one(make, kind, budget):
-    trainer, rows = make(kind, token_budget=budget), make_rows()
+def test_the_packed_gradient_is_the_plain_one(make, kind, packing, budget):
+    trainer, rows = make(kind, packing=packing, token_budget=budget), make_rows()
     expected_loss, expected = plain_gradient(trainer.model, rows, 9)
     sums, _, pieces = trainer._accumulate(rows, 1 / 9)
     difference = (gradient(trainer.model) - expected).norm() / expected.norm()
@@ -162,6 +167,18 @@ def test_shared_tokens_are_computed_once(make):
     assert figures["tokens"] == 3 + 1 + 10  # the context, the 8 they all begin with, and what differs
     assert figures["row_tokens"] == 60
     assert figures["pieces"] == 1
+
+
+def test_auto_takes_trees_where_much_is_shared_and_rows_where_little_is(make):
+    """One token of each context shared by all of equal length: a tree saves less than its mask costs."""
+    model = make().model
+    much = [TrainRow((5, 6, 7), (8, n, END)) for n in range(10, 20)]
+    little = [TrainRow((5, *range(n, n + 18)), (8, 9, END)) for n in range(10, 20)]
+    for rows, wanted, other in ((much, "tree", "rows"), (little, "rows", "tree")):
+        tokens = {
+            packing: [each.tokens for each in passes(model, rows, 4096, packing)] for packing in get_args(Packing)
+        }
+        assert tokens["auto"] == tokens[wanted] != tokens[other]
 
 
 def test_packing_does_not_depend_on_the_order_of_rows():

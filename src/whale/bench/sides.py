@@ -11,9 +11,9 @@ from torch import Tensor
 from whale.bench.material import Sharing, Update, at_level
 from whale.bench.stock import trl_update
 from whale.engines.local_model import LocalModel
-from whale.trainers.loss import backward_padded
+from whale.trainers.loss import backward
+from whale.trainers.passes import passes
 from whale.trainers.torch import TorchTrainer
-from whale.trainers.tree import padded
 from whale.types import TrainRow
 
 Rows = Sequence[TrainRow]
@@ -53,7 +53,7 @@ def rows_side(model: LocalModel, budget: int) -> Side:
         def call() -> float:
             model.net.zero_grad(set_to_none=True)
             scale = _scale(rows)
-            return sum(backward_padded(model, *batch, scale).loss for batch in padded(rows, budget))
+            return sum(backward(model, each, scale).loss for each in passes(model, rows, budget, "rows"))
 
         return call
 

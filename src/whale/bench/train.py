@@ -14,7 +14,7 @@ from whale.bench.timing import Measure, Say, fastest, interleave, measure, quoti
 from whale.engines.local_model import LocalModel
 
 BATCHES = (1, 2, 4, 8, 16, 32)
-"""Rows of a pass that are tried for padded rows and for TRL."""
+"""Rows of a pass that are tried by every side; for whale, a budget of as many tokens."""
 
 
 def measure_training(
@@ -28,7 +28,7 @@ def measure_training(
     must_fit(model, [[*e.row.context, *e.row.sampled] for update in updates for e in update])
     budget = material.config.trainer.token_budget
     first = rows_of(updates[0], "harness", model)
-    sides = _sides(model, budget, first, keys, say)
+    sides = _sides(model, first, keys, say)
     agreement = compare(sides, first)
     levels: dict[Sharing, dict[str, list[Measure]]] = {}
     for level in SHARING if len(sides) > 1 else SHARING[-1:]:
@@ -47,12 +47,12 @@ def measure_training(
     return {key: value for key, value in figures.items() if key in keys}, details
 
 
-def _sides(model: LocalModel, budget: int, rows: Rows, keys: Collection[str], say: Say) -> dict[str, Side]:
-    """Whale at its own setting, the others at their fastest for ``rows``."""
-    sides = {"whale": whale_side(model, budget)}
+def _sides(model: LocalModel, rows: Rows, keys: Collection[str], say: Say) -> dict[str, Side]:
+    """Every side at its fastest for ``rows``."""
     sizes = [*(size for size in BATCHES if size < len(rows)), *([len(rows)] if len(rows) <= BATCHES[-1] else [])]
+    width = max(len(row.context) + len(row.sampled) for row in rows)
+    sides = {"whale": _best("whale", sizes, lambda size: whale_side(model, size * width), rows, say)}
     if {"train_vs_rows", "train_worst_sharing"} & set(keys):
-        width = max(len(row.context) + len(row.sampled) for row in rows)
         sides["rows"] = _best("padded rows", sizes, lambda size: rows_side(model, size * width), rows, say)
     if "train_vs_trl" in keys:
         sides["trl"] = _trl(model, sizes, rows, say)

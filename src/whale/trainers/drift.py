@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +13,9 @@ from torch import Tensor, nn
 
 from whale.engines import adapters
 from whale.engines.local_model import LocalModel, load_net
-from whale.trainers.loss import chunks, padded_states, piece_states
-from whale.trainers.tree import Targets, pack, padded
+from whale.trainers.loss import chunks
+from whale.trainers.passes import passes
+from whale.trainers.tree import Targets
 from whale.types import TrainRow
 
 
@@ -29,20 +29,13 @@ def kl_to_base(model: LocalModel, rows: Sequence[TrainRow], budget: int) -> floa
     """
     tensors = None if model.adapter else base_tensors(model)
     total, tokens = 0.0, 0
-    for states_of, targets in _batches(model, rows, budget):
-        own = states_of()
+    for each in passes(model, rows, budget):
+        own = each.states()
         with base_weights(model, tensors):
-            base = states_of()
-        total += _divergence(model, tensors, own, base, targets)
-        tokens += int(targets.counts.sum())
+            base = each.states()
+        total += _divergence(model, tensors, own, base, each.targets)
+        tokens += int(each.targets.counts.sum())
     return total / tokens
-
-
-def _batches(model: LocalModel, rows: Sequence[TrainRow], budget: int) -> list[tuple[Callable[[], Tensor], Targets]]:
-    """Passes that give the states at targets, and these targets."""
-    if model.full_attention:
-        return [(partial(piece_states, model, piece), piece.targets) for piece in pack(rows, budget)]
-    return [(partial(padded_states, model, *batch), batch[1]) for batch in padded(rows, budget)]
 
 
 def _divergence(

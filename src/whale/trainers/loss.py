@@ -1,4 +1,4 @@
-"""Weighted negative log-likelihood of a piece, with logits for a few positions at a time."""
+"""Weighted negative log-likelihood of a pass, with logits for a few positions at a time."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from whale.engines.attention import TreePlan
 from whale.engines.local_model import LocalModel
-from whale.engines.prefix_tree import Ints
-from whale.trainers.tree import Piece, Targets
+from whale.trainers.passes import Pass
+from whale.trainers.tree import Targets
 
 CHUNK = 256
 """Positions whose logits exist at the same time: 256 x 49k x 4 bytes = 50 MB, three times over."""
@@ -21,7 +20,7 @@ CHUNK = 256
 
 @dataclass(frozen=True)
 class Sums:
-    """What is added up over the targets of a piece. Only sampled tokens are ever targets, so prompts and tool
+    """What is added up over the targets of a pass. Only sampled tokens are ever targets, so prompts and tool
     results are in none of it.
 
     loss: of the scaled, weighted negative log-likelihood. entropy: of the next-token distributions, in nats, over
@@ -39,40 +38,9 @@ class Sums:
         return Sums(*(a + b for a, b in zip(vars(self).values(), vars(other).values(), strict=True)))
 
 
-def backward_piece(model: LocalModel, piece: Piece, scale: float) -> Sums:
-    """Add the gradient of ``scale * sum(weight * nll)`` of a piece to the weights.
-
-    Only for models with full attention in every layer.
-    """
-    return _backward_targets(model, piece_states(model, piece), piece.targets, scale)
-
-
-def backward_padded(model: LocalModel, sequences: list[Ints], targets: Targets, scale: float) -> Sums:
-    """The same for right-padded sequences, one row each: for models whose layers cannot skip between branches.
-
-    Right padding changes nothing before it, as every layer only looks back. ``targets.nodes`` number the positions
-    row by row, ``width`` (the longest sequence) to a row.
-    """
-    return _backward_targets(model, padded_states(model, sequences, targets), targets, scale)
-
-
-def piece_states(model: LocalModel, piece: Piece) -> Tensor:
-    """(M, E) last hidden states at the nodes that predict."""
-    tree, device = piece.tree, model.device
-    plan = TreePlan(torch.from_numpy(tree.end).to(device))
-    ids, depth = (torch.from_numpy(array).to(device)[None] for array in (tree.ids, tree.depth))
-    return model.hidden(ids, depth, plan)[0][torch.from_numpy(piece.targets.nodes).to(device)]
-
-
-def padded_states(model: LocalModel, sequences: list[Ints], targets: Targets) -> Tensor:
-    """(M, E) last hidden states at the positions that predict."""
-    width = max(map(len, sequences))
-    ids = np.zeros((len(sequences), width), np.int64)
-    for row, sequence in enumerate(sequences):
-        ids[row, : len(sequence)] = sequence
-    batch = torch.from_numpy(ids).to(model.device)
-    hidden = model.decoder(input_ids=batch, use_cache=False).last_hidden_state
-    return hidden.flatten(0, 1)[torch.from_numpy(targets.nodes).to(model.device)]  # type: ignore[no-any-return]
+def backward(model: LocalModel, of: Pass, scale: float) -> Sums:
+    """Add the gradient of ``scale * sum(weight * nll)`` of a pass to the weights."""
+    return _backward_targets(model, of.states(), of.targets, scale)
 
 
 def chunks(targets: Targets) -> Iterator[tuple[slice, slice]]:

@@ -17,9 +17,9 @@ from whale.engines.local_model import LocalModel
 from whale.errors import StaleWeightsError, TrainerError
 from whale.trainers import checkpoint
 from whale.trainers.drift import kl_to_base
-from whale.trainers.loss import Sums, backward_padded, backward_piece
+from whale.trainers.loss import Sums, backward
 from whale.trainers.optimizer import Adam, Optimizer
-from whale.trainers.tree import pack, padded
+from whale.trainers.passes import Packing, passes
 from whale.types import Policy, TrainRow
 
 __all__ = ["Adam", "TorchTrainer"]
@@ -39,7 +39,7 @@ class TorchTrainer:
         *,
         token_budget: int = 768,
         max_logprob_gap: float = 0.05,
-        packing: Literal["auto", "tree", "rows"] = "auto",
+        packing: Packing = "auto",
     ) -> None:
         """token_budget: tokens of one forward and backward pass; sets the memory for activations (about 2 MB per
         token for a 135M model) and never changes the gradient beyond rounding.
@@ -48,7 +48,8 @@ class TorchTrainer:
         here, see ``TrainRow.logprobs``.
 
         packing: ``tree`` computes each distinct token once and needs full attention in every layer; ``rows`` pads
-        rows on the right; ``auto`` takes the tree where the model allows it.
+        rows on the right; ``auto`` takes the cheaper of the two for each update, and rows where the model does not
+        allow trees.
 
         Raises TrainerError for float16 (gradients would underflow) and for ``tree`` on a model that does not allow it.
         """
@@ -56,11 +57,18 @@ class TorchTrainer:
             raise TrainerError(f"trainer: weights are {model.dtype}; train with engine.dtype=float32 or bfloat16")
         if token_budget < 1:
             raise TrainerError(f"trainer: token_budget {token_budget} must be at least 1")
+        if packing == "tree" and model.branch_fault:
+            raise TrainerError(
+                f"trainer.packing: 'tree' needs full attention in every layer, {model.name!r} has "
+                f'{model.branch_fault}; use packing="rows". (Packing rows of such a model without padding would need '
+                "kernels that know where a row ends, such as flash-linear-attention and causal-conv1d, which whale "
+                "does not use.)"
+            )
         self.model = model
         self.adam = adam or Adam()
         self.token_budget = token_budget
         self.max_logprob_gap = max_logprob_gap
-        self._trees = _use_trees(model, packing)
+        self._packing = packing
         self.steps = 0
         self._optimizer = Optimizer(model.weights(), self.adam)
 
@@ -97,18 +105,11 @@ class TorchTrainer:
     def _accumulate(self, rows: Sequence[TrainRow], scale: float) -> tuple[Sums, int, int]:
         """Gradient of all rows; returns what was added up, tokens computed and number of passes."""
         self._optimizer.zero_grad()
-        sums, tokens = Sums(), 0
-        if self._trees:
-            pieces = pack(rows, self.token_budget)
-            for piece in pieces:
-                sums += backward_piece(self.model, piece, scale)
-                tokens += len(piece.tree)
-            return sums, tokens, len(pieces)
-        batches = padded(rows, self.token_budget)
-        for sequences, targets in batches:
-            sums += backward_padded(self.model, sequences, targets, scale)
-            tokens += len(sequences) * max(map(len, sequences))
-        return sums, tokens, len(batches)
+        sums = Sums()
+        made = passes(self.model, rows, self.token_budget, self._packing)
+        for each in made:
+            sums += backward(self.model, each, scale)
+        return sums, sum(each.tokens for each in made), len(made)
 
     def _check_gap(self, sums: Sums) -> None:
         """Raises StaleWeightsError if the sampler's log-probabilities are not those of these weights."""
@@ -217,13 +218,3 @@ class TorchTrainer:
 
     def _kind(self) -> Literal["full", "adapter"]:
         return "adapter" if self.model.adapter is not None else "full"
-
-
-def _use_trees(model: LocalModel, packing: str) -> bool:
-    if packing == "tree" and model.branch_fault:
-        raise TrainerError(
-            f"trainer.packing: 'tree' needs full attention in every layer, {model.name!r} has {model.branch_fault}; "
-            'use packing="rows". (Packing rows of such a model without padding would need kernels that know where a '
-            "row ends, such as flash-linear-attention and causal-conv1d, which whale does not use.)"
-        )
-    return packing != "rows" and model.full_attention

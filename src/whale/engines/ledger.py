@@ -13,7 +13,7 @@ from whale.engines.draw import draw, uniforms
 from whale.errors import EngineError
 from whale.types import Completion, Finish, GenerationRequest, Sampling
 
-HEAD_ROWS = 64
+HEAD_ROWS = 128
 """Rows whose logits exist at the same time."""
 
 

@@ -48,6 +48,23 @@ def test_the_oldest_make_room_and_the_budget_is_kept():
     assert (len(kept), kept.bytes, kept.find((3, 1))) == (0, 0, None)
 
 
+def test_what_entries_share_counts_once_and_as_long_as_one_of_them_is_kept():
+    kept, first, second = Kept(20), object(), object()
+    sharing = lambda number, shared: Entry((number,), "", 1, shared, 10)  # noqa: E731
+    kept.add(sharing(0, first))
+    kept.add(sharing(1, first))
+    assert kept.bytes == 12
+    kept.remove((0,))
+    assert kept.bytes == 11
+    kept.add(sharing(2, second))  # needs 11 more
+    assert (len(kept), kept.bytes) == (1, 11)
+    assert kept.find((2, 0))
+    kept.add(Entry((3,), "", 15, first, 10))
+    assert len(kept) == 1, "alone over the budget"
+    kept.remove((2,))
+    assert kept.bytes == 0
+
+
 def test_no_budget_keeps_nothing():
     kept = Kept(0)
     kept.add(entry(1))

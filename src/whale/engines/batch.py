@@ -33,8 +33,8 @@ class Batch(Generic[T]):
         self._kept, self._found = kept, found
         self._order = {number: i for i, number in enumerate(numbers)}
 
-    def _keep(self, number: int, state: T, size: int) -> None:
-        """Keep what a finished request leaves. size: bytes of ``state``."""
+    def _keep(self, number: int, state: T, size: int, shared: object = None, shared_size: int = 0) -> None:
+        """Keep what a finished request leaves. size: bytes of ``state`` alone. shared, shared_size: see ``Entry``."""
         # The token drawn last was never fed.
         ids = (*self._contexts[self._order[number]].tolist(), *self._ledger.drawn(number)[:-1])
-        self._kept.add(Entry(ids, state, size))
+        self._kept.add(Entry(ids, state, size, shared, shared_size))

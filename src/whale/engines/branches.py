@@ -24,6 +24,11 @@ class Prefix:
         self.keys: list[Tensor] = []
         self.values: list[Tensor] = []
 
+    @property
+    def bytes(self) -> int:
+        """Memory of all of them."""
+        return sum(part.nbytes for part in (*self.keys, *self.values))
+
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
         self.keys.append(key[0].contiguous())
         self.values.append(value[0].contiguous())

@@ -76,7 +76,7 @@ class CachedFamily(Batch[Any]):
         if self._kept.budget:
             for place in torch.nonzero(~going)[:, 0].tolist():
                 state = row_of(cache, int(which[place]))
-                self._keep(int(rows[place]), state, sum(part.numel() * part.element_size() for part in tensors(state)))
+                self._keep(int(rows[place]), state, sum(part.nbytes for part in tensors(state)))
         keep = torch.nonzero(going)[:, 0]
         if len(keep) < len(rows) or len(hidden) != len(rows):
             cache.reorder_cache(which[keep])

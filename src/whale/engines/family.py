@@ -94,7 +94,7 @@ class Family(Batch[Tail]):
             for place in torch.nonzero(~going)[:, 0].tolist():
                 state = branches.take_out(first + place)
                 tail = Tail(self._prefix, self._length, state)
-                self._keep(int(rows[place]), tail, state.numel() * state.element_size())
+                self._keep(int(rows[place]), tail, state.nbytes, self._prefix, self._prefix.bytes)
         order = branches.drop(torch.cat([torch.ones(first, dtype=torch.bool), going]))[first:] - first
         return rows[order], tokens[order]
 

@@ -91,10 +91,11 @@ class Family(Batch[Tail]):
         if bool(going.all()):
             return rows, tokens
         if self._kept.budget:
+            prefix_bytes = self._prefix.bytes
             for place in torch.nonzero(~going)[:, 0].tolist():
                 state = branches.take_out(first + place)
                 tail = Tail(self._prefix, self._length, state)
-                self._keep(int(rows[place]), tail, state.nbytes, self._prefix, self._prefix.bytes)
+                self._keep(int(rows[place]), tail, state.nbytes, self._prefix, prefix_bytes)
         order = branches.drop(torch.cat([torch.ones(first, dtype=torch.bool), going]))[first:] - first
         return rows[order], tokens[order]
 

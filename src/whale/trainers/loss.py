@@ -38,11 +38,6 @@ class Sums:
         return Sums(*(a + b for a, b in zip(vars(self).values(), vars(other).values(), strict=True)))
 
 
-def backward(model: LocalModel, of: Pass, scale: float) -> Sums:
-    """Add the gradient of ``scale * sum(weight * nll)`` of a pass to the weights."""
-    return _backward_targets(model, of.states(), of.targets, scale)
-
-
 def chunks(targets: Targets) -> Iterator[tuple[slice, slice]]:
     """The nodes of a chunk, and the targets that they predict."""
     for start in range(0, len(targets.nodes), CHUNK):
@@ -50,9 +45,13 @@ def chunks(targets: Targets) -> Iterator[tuple[slice, slice]]:
         yield slice(start, start + CHUNK), slice(int(low), int(high))
 
 
-def _backward_targets(model: LocalModel, states: Tensor, targets: Targets, scale: float) -> Sums:
-    """The head runs forward and backward chunk by chunk on a detached copy of the states; their gradient then goes
-    through the body once."""
+def backward(model: LocalModel, of: Pass, scale: float) -> Sums:
+    """Add the gradient of ``scale * sum(weight * nll)`` of a pass to the weights.
+
+    The head runs forward and backward chunk by chunk on a detached copy of the states; their gradient then goes
+    through the body once.
+    """
+    states, targets = of.states(), of.targets
     leaf = states.detach().requires_grad_()
     weights = torch.from_numpy(targets.weights * scale).to(device=model.device, dtype=torch.float32)
     at, tokens = (torch.from_numpy(array).to(model.device) for array in (targets.at, targets.tokens))

@@ -32,6 +32,21 @@ print(measure(lambda: kept.append(bytearray(b"x" * 50_000_000))).peak_bytes)
     assert 30_000_000 < int(done.stdout) < 300_000_000
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="only glibc can give memory back")
+def test_memory_that_an_earlier_call_left_is_counted_again():
+    """Many small pieces, freed but not given back, with one that stays above them."""
+    code = """
+from whale.bench.timing import measure
+call = lambda: [bytearray(60_000) for _ in range(2_000)]
+left = [call()]
+last = bytearray(60_000)
+left.clear()
+print(measure(call).peak_bytes)
+"""
+    done = subprocess.run([sys.executable, "-c", code], check=True, timeout=60, capture_output=True, text=True)
+    assert int(done.stdout) > 60_000_000
+
+
 def test_the_first_error_of_a_call_comes_out():
     with pytest.raises(ZeroDivisionError):
         measure(lambda: 1 / 0)

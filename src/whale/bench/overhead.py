@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import cycle, islice
@@ -31,7 +32,7 @@ class Growth:
     """Sizes at which costs are taken. rows: of one update and of one block. rollouts: of one block, each a process."""
 
     rows: Sequence[int] = (100, 1_000, 10_000)
-    rollouts: Sequence[int] = (100, 1_000)
+    rollouts: Sequence[int] = (100, 1_000, 10_000)
     levels: Sequence[str] = ("sealed", "contained", "off")
 
 
@@ -67,7 +68,8 @@ def _steps(material: Material, repeats: int) -> Iterator[dict[str, float]]:
         setattr(part, name, _adding(getattr(part, name), spent, name))
     for number in range(repeats):
         spent.update(generate=0.0, update=0.0)
-        done = measure(partial(_step, run, material, number))
+        with _empty_store() as store:
+            done = measure(partial(_step, replace(run, store=store), material, number))
         yield {
             "rollouts": done.value,
             "seconds": done.seconds,
@@ -79,11 +81,11 @@ def _steps(material: Material, repeats: int) -> Iterator[dict[str, float]]:
 
 
 def _step(run: Run, material: Material, number: int) -> int:
-    """A weight step without its checkpoint; returns the number of its rollouts."""
+    """A weight step that writes its block, without its checkpoint; returns the number of its rollouts."""
     config, state = run.config.weights, material.state
     harness = run.archive.get(state.harness)
     attempts = step_attempts(harness, run.tasks["weights"], config, run.config.seed, state.step + number)
-    rollouts = run_rollouts(run.setting(), attempts, run.trainer.policy().version)
+    _, rollouts = run.block("bench", "train", attempts)
     kept = [rollouts[i] for i in accept_rollouts(rollouts, config)[0]]
     for start in range(0, len(kept), config.minibatch):
         batch = kept[start : start + config.minibatch]
@@ -133,15 +135,21 @@ def _store(material: Material, size: int) -> Callable[[], Any]:
     rollouts: list[Rollout] = list(islice(cycle(material.rollouts), size))
 
     def call() -> None:
-        with tempfile.TemporaryDirectory() as folder:
-            store = Store(Path(folder))
-            (store.folder / "rollouts").mkdir()
+        with _empty_store() as store:
             with store.write_block("bench") as writer:
                 for order, rollout in enumerate(rollouts):
                     writer.add(order, rollout)
             store.read_block("bench")
 
     return call
+
+
+@contextmanager
+def _empty_store() -> Iterator[Store]:
+    """A run folder that takes blocks, gone at the end."""
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "rollouts").mkdir()
+        yield Store(Path(folder))
 
 
 def _sandboxed(level: str, sizes: Sequence[int], say: Say) -> list[dict[str, float]] | str:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import statistics
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -32,7 +34,7 @@ class Measure:
 
 def measure(call: Callable[[], Any]) -> Measure:
     """Run a call and measure it."""
-    gc.collect()  # garbage of before, freed during the call, would hide what the call adds
+    _let_go()
     process = psutil.Process()
     before = peak = process.memory_info().rss
     done = threading.Event()
@@ -53,6 +55,14 @@ def measure(call: Callable[[], Any]) -> Measure:
         watcher.join()
     peak = max(peak, process.memory_info().rss)
     return Measure(seconds, peak - before, value)
+
+
+def _let_go() -> None:
+    """Give the memory of what has ended back to the system, else a call that uses it again would seem to need none."""
+    gc.collect()
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None  # glibc alone has it
+    if trim:
+        trim(0)
 
 
 def interleave(rounds: Sequence[Mapping[str, Callable[[], Any]]]) -> dict[str, list[Measure]]:

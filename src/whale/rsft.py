@@ -62,9 +62,11 @@ def weight_step(run: Run, state: RunState) -> RunState:
         step=state.step + 1, values=(*state.values, reward), versions=(*state.versions, state.policy.version),
         counters=counters, pending=pending, empty_steps=empty, policy=run.trainer.policy(),
     )  # fmt: skip
-    run.log(state, kind="step", step=state.step, reward=reward, accepted=len(kept), pending=len(pending),
-            rejected=rejected, harness=state.harness, policy=state.policy.version,
-            **shape(rollouts), **figures)  # fmt: skip
+    run.log(
+        state, kind="step", step=state.step, reward=reward, accepted=len(kept), accept_rate=len(kept) / len(rollouts),
+        pending=len(pending), rejected=rejected, harness=state.harness, policy=state.policy.version,
+        **shape(rollouts), **figures,
+    )  # fmt: skip
     run.progress.step(state, reward, len(kept), len(rollouts), figures)
     return state
 
@@ -127,7 +129,7 @@ def train_rows(rollouts: Iterable[Rollout], which: str, version: int | None = No
 
 def shape(rollouts: Sequence[Rollout]) -> dict[str, float]:
     """Figures that show a collapse early: reply length, truncation, repetition (share of sampled four-token pieces that
-    occurred before in the same reply), how many completions of a task differ."""
+    occurred before in the same reply), how many completions of a task differ, tool calls that could not be read."""
     count = max(1, len(rollouts))
     tasks = {r.task_id for r in rollouts}
     unique = {(r.task_id, tuple(call.sampled for call in r.calls)) for r in rollouts}
@@ -136,6 +138,7 @@ def shape(rollouts: Sequence[Rollout]) -> dict[str, float]:
         "truncated": round(sum(r.truncated for r in rollouts) / count, 4),
         "repetition": round(_repetition(rollouts), 4),
         "unique": round(len(unique) / count, 4),
+        "tool_parse_errors": sum(bool(c.error) for r in rollouts for call in r.calls for c in call.tool_calls),
         "tasks": len(tasks),
         "valid": sum(r.reward is not None for r in rollouts),
     }

@@ -80,6 +80,38 @@ def fed_tokens(model, monkeypatch):
     return count
 
 
+def test_a_shared_beginning_is_computed_once_and_ended_samples_cost_nothing(model, monkeypatch):
+    """24 requests with 40 tokens in common and 8 different ends of two tokens; all but one want a single token."""
+    contexts = [(*range(5, 45), 60 + i, 70) for i in range(8)]
+    requests = [GenerationRequest(c, 1, i) for i, c in enumerate(contexts * 3)]
+    requests[5] = GenerationRequest(contexts[5], 6, 5)
+    model.end_ids, ends = (), model.end_ids
+    count = fed_tokens(model, monkeypatch)
+    try:
+        completions = TransformersEngine(model).generate(requests, SAMPLED)
+    finally:
+        model.end_ids = ends
+    assert [len(c.ids) for c in completions] == [6 if i == 5 else 1 for i in range(24)]
+    assert count[0] == 40 + 8 * 2 + 5
+
+
+@pytest.mark.parametrize("settings", [{"wave_rows": 4}, {"wave_bytes": 1}], ids=["rows", "bytes"])
+def test_no_more_rows_run_at_once_than_allowed(model, monkeypatch, settings):
+    rows, requests = [], [GenerationRequest((*range(5, 45), 60 + i), 8, i) for i in range(12)]
+    forward = model.decoder.forward
+
+    def counted(*args, **options):
+        rows.append(options["input_ids"].shape[0])
+        return forward(*args, **options)
+
+    monkeypatch.setattr(model.decoder, "forward", counted)
+    TransformersEngine(model, **settings).generate(requests, SAMPLED)
+    assert max(rows) == settings.get("wave_rows", 1)
+    rows.clear()
+    TransformersEngine(model).generate(requests, SAMPLED)
+    assert max(rows) > 4
+
+
 def test_only_what_is_new_is_computed(model, monkeypatch):
     engine = TransformersEngine(model)
     requests = [GenerationRequest((*range(5, 45), 60 + i), 4, i) for i in range(8)]

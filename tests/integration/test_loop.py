@@ -1,6 +1,7 @@
 """The whole loop on the fakes, with real sandboxed harness processes."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -71,6 +72,26 @@ def test_rollout_limit_is_kept_to_within_one_unit(config):
     state = launch(config(schedule={"kind": "weight_only", "total_steps": 0, "max_rollouts": 50}))
     assert 50 <= state.counters.axis < 50 + 16
     assert state.history[0].ended == "rollouts"
+
+
+@pytest.mark.parametrize(("share", "stops"), [(0.3, True), (0.9, False)])
+def test_too_many_replies_without_ids_stop_the_run(make_run, monkeypatch, share, stops):
+    """A server that parses replies and drops their ids must not become a run that trains on half of its rollouts."""
+    run, state = make_run(
+        harness={"max_infra_share": share, "retries": 0}, schedule={"kind": "weight_only", "total_steps": 1}
+    )
+    generate = run.engine.generate
+
+    def forgetful(requests, sampling):
+        completions = generate(requests, sampling)
+        return [replace(c, ids=(), logprobs=()) if n % 2 else c for n, c in enumerate(completions)]
+
+    monkeypatch.setattr(run.engine, "generate", forgetful)
+    if not stops:
+        assert alternate(run, state).finished
+        return
+    with pytest.raises(StoreError, match=r"lost to infrastructure .*max_infra_share is 0.3.*0 ids"):
+        alternate(run, state)
 
 
 CRASH = H0.replace("return reply.text", "raise ValueError('broken on purpose')")

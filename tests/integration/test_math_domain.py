@@ -14,6 +14,7 @@ from whale.domains.math.pieces import PIECES
 from whale.errors import SandboxError
 from whale.harness.validate import source_hash
 from whale.rollout import Attempt, Setting, run_rollouts
+from whale.rsft import shape
 from whale.scripted import ScriptedEngine
 from whale.smoke import smoke_run
 from whale.testing.catalogues import compatible_specs, smoke_faults, with_requirements
@@ -115,6 +116,19 @@ def test_mechanisms(domain: MathDomain, spec: dict[str, str], replies: list[str]
     result = rollout(domain, spec, replies)
     assert result.outcome in (Outcome.SCORED, Outcome.NO_ANSWER), result.detail
     assert (result.reward, result.turns) == (reward, calls)
+
+
+def test_a_call_that_cannot_be_read_becomes_an_observation(domain: MathDomain) -> None:
+    """A lost brace: the turn counts, the policy is told, what it sampled stays, and the step's figures show it."""
+    broken = CALL.replace("}}", "}")
+    found = rollout(domain, {}, [broken, "\\boxed{5}"])
+    assert (found.reward, found.turns, found.tools) == (1, 2, ())
+    first, second = found.calls
+    assert first.tool_calls[0].error
+    spliced = first.context + first.sampled
+    assert second.context[: len(spliced)] == spliced
+    assert first.tool_calls[0].error in bytes(second.context[len(spliced) :]).decode()
+    assert shape([found])["tool_parse_errors"] == 1
 
 
 @pytest.mark.parametrize("piece", PIECES, ids=lambda piece: f"{piece.axis}-{piece.name}")

@@ -51,6 +51,18 @@ def test_greedy_replies_are_those_of_generate_and_go_on_the_same_way(model):
         ]
 
 
+def test_log_probabilities_are_those_of_a_plain_forward_pass(model):
+    engine = TransformersEngine(model)
+    asked = requests(engine)
+    for request, completion in zip(asked, engine.generate(asked, Sampling()), strict=True):
+        with torch.no_grad():
+            logits = model.net(torch.tensor([request.context + completion.ids])).logits[
+                0, len(request.context) - 1 : -1
+            ]
+        expected = logits.log_softmax(-1).gather(-1, torch.tensor(completion.ids)[:, None])[:, 0]
+        assert (torch.tensor(completion.logprobs) - expected).abs().max() < 1e-4
+
+
 def test_the_order_of_requests_changes_log_probabilities_by_rounding_only(model):
     engine, few = TransformersEngine(model), TransformersEngine(model, wave_rows=2)
     asked = requests(engine)

@@ -220,6 +220,13 @@ def test_a_reply_without_ids_is_neither_wrong_nor_trained_on():
     assert "0 ids" in lost.detail
 
 
+def test_a_harness_cannot_choose_the_model():
+    """Which policy answers is the run's to say: the contract has no place for a model's name."""
+    rollout = roll(H0.replace("}])", "}], model='base')"))[0]
+    assert (rollout.outcome, rollout.calls) == (Outcome.HARNESS_ERROR, ())
+    assert "model" in rollout.detail
+
+
 def test_stale_weights_stop_the_block():
     with pytest.raises(StaleWeightsError, match="asked for policy 0, the engine sampled from 3"):
         roll(H0, engine=ScriptedEngine(["1"], version=3))

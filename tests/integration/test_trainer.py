@@ -14,9 +14,10 @@ from whale.engines.local_model import LocalModel
 from whale.engines.transformers import TransformersEngine
 from whale.errors import StaleWeightsError, TrainerError
 from whale.testing.models import KINDS, save_tiny
-from whale.trainers.passes import Packing, passes
+from whale.trainers.loss import Sums, backward
+from whale.trainers.passes import Packing, Pass, passes
 from whale.trainers.torch import Adam, TorchTrainer
-from whale.trainers.tree import pack
+from whale.trainers.tree import pack, padded
 from whale.types import GenerationRequest, Sampling, TrainRow
 
 GREEDY = Sampling(temperature=0)
@@ -139,11 +140,14 @@ def test_figures_are_those_of_plain_forward_passes(make, kind):
             own = table.gather(-1, torch.tensor(row.sampled)[:, None])[:, 0].tolist()
             row = dataclasses.replace(row, logprobs=tuple(value + 0.01 for value in own))
         told.append(row)
+    expected = plain_gradient(trainer.model, rows, 9)[1].norm().item()
     figures = trainer.update(told, 9)
+    assert figures["grad_norm"] == pytest.approx(expected, rel=1e-4)
+    weights = [tensor.detach().flatten() for tensor in trainer.model.weights().values()]
+    assert figures["weight_norm"] == pytest.approx(torch.cat(weights).norm().item(), rel=1e-5)
     assert figures["entropy"] == pytest.approx(sum(entropies) / len(entropies), rel=1e-4)
     compared = [row for row in told if row.logprobs]
     assert make(kind).update(compared, 9)["logprob_gap"] == pytest.approx(0.01, rel=1e-2)
-    assert figures["weight_norm"] > 0
 
 
 def test_another_policy_than_the_sampler_s_stops_before_the_weights_change(make):
@@ -198,22 +202,74 @@ def test_thousands_of_rows_are_packed_at_once():
     assert sum(len(piece.tree) for piece in pieces) < 0.5 * sum(len(r.context) + len(r.sampled) for r in rows)
 
 
+PROMPT, FIRST, TOOL, SECOND = (5, 6, 7, 8, 9), (10, 11, END), (20, 21, 22, 23), (30, END)
+
+
+def with_tool(tool=TOOL):
+    """Five prompt tokens, three sampled, four of a tool, two sampled: the rows of its two calls."""
+    return [TrainRow(PROMPT, FIRST), TrainRow(PROMPT + FIRST + tool, SECOND, logprobs=(-1.0, -2.0))]
+
+
+def targets_of(rows, packing):
+    """Targets and the positions in their row that they predict, of all passes."""
+    if packing == "tree":
+        return [(piece.targets, piece.tree.depth[piece.targets.nodes] + 1) for piece in pack(rows, 100)]
+    return [(targets, targets.nodes % max(map(len, ids)) + 1) for ids, targets in padded(rows, 100)]
+
+
+@pytest.mark.parametrize("packing", ["tree", "rows"])
+def test_targets_stand_at_the_sampled_positions_alone(packing):
+    found = targets_of(with_tool(), packing)
+    assert sorted(int(p) for targets, positions in found for p in positions[targets.at]) == [5, 6, 7, 12, 13]
+    assert sum(int(targets.counts.sum()) for targets, _ in found) == 5
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("packing", ["tree", "rows"])
+def test_what_a_tool_said_has_no_part_in_loss_entropy_or_gap(make, kind, packing):
+    """Exactly none: given the states that predict, other tool tokens change no figure and no gradient by one bit."""
+    model = make(kind).model
+    results = []
+    for tool in (TOOL, (40, 41, 42, 43)):
+        sums, gradients = Sums(), []
+        for targets, _ in targets_of(with_tool(tool), packing):
+            fixed = torch.Generator().manual_seed(len(targets.nodes))
+            states = torch.randn(len(targets.nodes), model.head.weight.shape[1], generator=fixed).requires_grad_()
+            sums += backward(model, Pass(1, targets, lambda states=states: states), 1.0)
+            gradients.append(states.grad)
+        results.append((sums, gradients))
+    (one, first), (other, second) = results
+    assert one == other
+    assert one.tokens == 5
+    assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_only_sampled_tokens_are_in_the_loss(make, kind):
-    """Five prompt tokens, three sampled, four of a tool, two sampled: five targets, and the tool's tokens are not."""
-    trainer = make(kind)
-    prompt, first, tool, second = (5, 6, 7, 8, 9), (10, 11, END), (20, 21, 22, 23), (30, END)
-    rows = [TrainRow(prompt, first), TrainRow(prompt + first + tool, second)]
-    if trainer.model.full_attention:
-        targets = [piece.targets for piece in pack(rows, 100)]
-        assert sum(len(t.tokens) for t in targets) == 5
-        assert not set(tool) & {int(token) for t in targets for token in t.tokens}
+    trainer, rows = make(kind), with_tool()
     sums, _, _ = trainer._accumulate(rows, 1.0)
     expected, _ = plain_gradient(trainer.model, rows, 1)
     assert sums.loss == pytest.approx(expected, rel=1e-6)
     alone, _, _ = trainer._accumulate(rows[:1], 1.0)
-    other, _, _ = trainer._accumulate([rows[0], TrainRow(prompt + first + tool, second, weight=0.0)], 1.0)
+    other, _, _ = trainer._accumulate([rows[0], TrainRow(PROMPT + FIRST + TOOL, SECOND, weight=0.0)], 1.0)
     assert alone.loss == pytest.approx(other.loss, rel=1e-6)
+
+
+@pytest.mark.parametrize("packing", ["tree", "rows"])
+def test_an_end_token_that_also_pads_is_learnt_once_a_row(packing):
+    """A short row padded beside a long one, pad id = end id: two targets, however many pads follow."""
+    (found,) = targets_of([TrainRow((7, 8), (9, END)), TrainRow((7, 8, 5, 6), (10, 11, END))], packing)
+    targets, positions = found
+    short = [(int(p), int(t)) for p, t in zip(positions[targets.at], targets.tokens, strict=True) if p < 4]
+    assert short == [(2, 9), (3, END)]
+    assert int(targets.counts.sum()) == 5
+
+
+def test_padded_rows_are_sorted_by_length():
+    rows = make_rows()
+    lengths = [len(ids) for batch, _ in padded(random.Random(0).sample(rows, len(rows)), 64) for ids in batch]
+    assert lengths == sorted(lengths)
+    assert len(lengths) == len(rows)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -221,6 +277,8 @@ def test_the_end_token_is_learnt_and_decoding_stops_there(make, kind):
     trainer = make(kind)
     engine = TransformersEngine(trainer.model)
     request = GenerationRequest((7, 8), 10, 0)
+    (before,) = engine.generate([request], GREEDY)
+    assert before.ids[0] != 9
     for _ in range(60):
         figures = trainer.update([TrainRow((7, 8), (9, END))], 1)
         if figures["loss"] < 0.05:

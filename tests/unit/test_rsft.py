@@ -1,10 +1,13 @@
 """What is kept, what is trained on, and in which order tasks come."""
 
+from dataclasses import replace
+
 import pytest
 
+from whale import stats
 from whale.config import WeightsConfig
-from whale.rsft import accept_rollouts, step_attempts, train_rows
-from whale.types import Candidate, ModelCall, Outcome, Rollout, Task
+from whale.rsft import accept_rollouts, shape, step_attempts, train_rows
+from whale.types import Candidate, ModelCall, Outcome, Rollout, Task, ToolCallRequest
 
 
 def call(sampled, context=(1, 2), finish="stop", marked=False):
@@ -28,6 +31,11 @@ def test_truncated_replies_are_not_accepted_by_default():
     rollouts = [rollout("a", 1.0, call([3], finish="length"))]
     assert kept(rollouts) == ([], {"truncated": 1})
     assert kept(rollouts, accept_truncated=True) == ([0], {})
+
+
+def test_a_truncated_reply_that_is_right_still_counts_in_the_mean():
+    rollouts = [rollout("a", 1.0, call([3], finish="length")), rollout("a", 0.0)]
+    assert stats.score(rollouts, "h", 0).mean == 0.5
 
 
 def test_duplicates_and_cap_are_per_task():
@@ -60,6 +68,28 @@ def test_train_calls():
     assert [row.sampled for row in train_rows([two], "last")] == [(8, 9)]
     assert [row.sampled for row in train_rows([two], "marked")] == [(7,)]
     assert train_rows([rollout("a", 1.0, call([7]))], "marked") == []
+
+
+def test_rollouts_of_several_calls_give_all_their_rows():
+    """Eight rollouts, seventeen rows: none is dropped, and each rollout weighs 1."""
+    rollouts = [rollout(f"t{i}", 1.0, *(call([i, j, 9]) for j in range(2 + (i == 0)))) for i in range(8)]
+    rows = train_rows(rollouts, "all")
+    assert len(rows) == 17
+    assert sum(row.weight * len(row.sampled) for row in rows) == pytest.approx(8)
+
+
+def test_figures_that_show_a_collapse():
+    broken = ToolCallRequest("", {}, error="no JSON")
+    rollouts = [
+        rollout("a", 1.0, call([1, 2, 3, 4, 1, 2, 3, 4])),  # five pieces, the last is the first again
+        rollout("a", 0.0, call([1, 2, 3, 4, 1, 2, 3, 4])),  # the same completion again
+        rollout("a", 0.0, replace(call([5]), tool_calls=(broken, ToolCallRequest("run", {})))),
+        rollout("b", None, call([5], finish="length"), outcome=Outcome.INFRA_ERROR),
+    ]
+    assert shape(rollouts) == {
+        "tokens_per_rollout": 4.5, "truncated": 0.25, "repetition": 0.2, "unique": 0.75, "tool_parse_errors": 1,
+        "tasks": 2, "valid": 3,
+    }  # fmt: skip
 
 
 HARNESS = Candidate("h0", "", "hash")

@@ -161,8 +161,9 @@ def _sandboxed(level: str, sizes: Sequence[int], say: Say) -> list[dict[str, flo
 
 
 def _rollouts(level: str, size: int) -> Callable[[], Any]:
-    domain = ToyDomain(sizes={"weights": size})
+    domain = ToyDomain()
     harness = make_candidate(0, domain.seed_harness())
     setting = Setting(ScriptedEngine(["1"]), domain, Sampling(), Limits(), isolation=level)
-    attempts = [Attempt(harness, task, 0, number) for number, task in enumerate(domain.tasks("weights"))]
+    tasks = islice(cycle(domain.tasks("weights")), size)
+    attempts = [Attempt(harness, task, 0, number) for number, task in enumerate(tasks)]
     return lambda: run_rollouts(setting, attempts, 0)

@@ -65,6 +65,12 @@ def test_the_fastest_size_is_taken_and_the_search_ends_past_it(costs):
     assert [trial["size"] for trial in trials] == [1, 2, 4, 8]
 
 
+def test_of_equally_fast_sizes_the_smallest_is_taken(costs):
+    """It needs the least memory, and luck of a hundredth of a second decides nothing."""
+    size, _ = fastest([1, 2, 4, 8], costs({1: (9, 1), 2: (5.1, 1), 4: (5.0, 1), 8: (5.05, 1)}))
+    assert size == 2
+
+
 def test_sizes_that_would_not_fit_are_not_tried(costs, monkeypatch):
     monkeypatch.setattr(timing.psutil, "virtual_memory", lambda: type("Memory", (), {"available": 350}))
     size, trials = fastest([1, 2, 4], costs({1: (9, 100), 2: (5, 200)}))

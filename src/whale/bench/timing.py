@@ -18,6 +18,9 @@ SAMPLE_SECONDS = 0.01
 SLOWER = 1.1
 """A search for the best setting ends where one is this much slower than the best so far."""
 
+ALIKE = 1.03
+"""Settings whose times differ by no more are equally fast."""
+
 Say = Callable[[str], None]
 """Called with one short line per thing measured."""
 
@@ -85,7 +88,7 @@ def quotients(above: Sequence[float], below: Sequence[float]) -> dict[str, float
 
 
 def fastest(sizes: Sequence[int], make: Callable[[int], Callable[[], Any]]) -> tuple[int, list[dict[str, float]]]:
-    """The size whose call takes the least time, and every trial (``size``, ``seconds``, ``peak_bytes``).
+    """The smallest of the sizes whose calls take about the least time, and every trial (``size``, ``seconds``, ``peak_bytes``).
 
     sizes: ascending. Sizes that would not fit the memory that is free, by the growth seen so far, are not tried; the
     search ends where it gets slower. What a first call does once has to be done before.
@@ -98,7 +101,8 @@ def fastest(sizes: Sequence[int], make: Callable[[int], Callable[[], Any]]) -> t
         trials.append({"size": size, "seconds": seen.seconds, "peak_bytes": seen.peak_bytes})
         if seen.seconds > SLOWER * min(trial["seconds"] for trial in trials):
             break
-    return int(min(trials, key=lambda trial: trial["seconds"])["size"]), trials
+    least = min(trial["seconds"] for trial in trials)
+    return int(next(trial["size"] for trial in trials if trial["seconds"] <= ALIKE * least)), trials
 
 
 def summary(measures: Sequence[Measure]) -> dict[str, float]:

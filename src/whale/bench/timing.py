@@ -88,7 +88,8 @@ def quotients(above: Sequence[float], below: Sequence[float]) -> dict[str, float
 
 
 def fastest(sizes: Sequence[int], make: Callable[[int], Callable[[], Any]]) -> tuple[int, list[dict[str, float]]]:
-    """The smallest of the sizes whose calls take about the least time, and every trial (``size``, ``seconds``, ``peak_bytes``).
+    """The smallest of the sizes whose calls take about the least time, and every trial (``size``, ``seconds``,
+    ``peak_bytes``).
 
     sizes: ascending. Sizes that would not fit the memory that is free, by the growth seen so far, are not tried; the
     search ends where it gets slower. What a first call does once has to be done before.

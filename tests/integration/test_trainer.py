@@ -48,18 +48,27 @@ def make_rows(seed=0):
     return [*rows, *rows[:2], TrainRow((5,), (7,))]
 
 
-def plain_gradient(model, rows, rollouts):
-    """Loss and gradient with every row computed alone and logits everywhere."""
+def plain_gradient(model, rows, rollouts, pad=0):
+    """Loss and gradient with every row computed alone and logits everywhere, ``pad`` tokens after each."""
     model.net.zero_grad()
     total = 0.0
     for row in rows:
-        logits = model.net(torch.tensor([row.context + row.sampled]), use_cache=False).logits[0]
-        wanted = logits[len(row.context) - 1 : -1]
+        logits = model.net(torch.tensor([row.context + row.sampled + (0,) * pad]), use_cache=False).logits[0]
+        wanted = logits[len(row.context) - 1 :][: len(row.sampled)]
         nll = cross_entropy(wanted, torch.tensor(row.sampled), reduction="none")
         loss = (nll * torch.tensor(row.weights)).sum() / rollouts
         loss.backward()
         total += loss.item()
     return total, gradient(model)
+
+
+def allowed(kind, model, rows, rollouts, expected):
+    """Relative difference that is rounding: 1e-5; with linear attention, whose chunks round differently at every
+    length, twice what padding a row by one token changes in transformers' own code."""
+    if kind != "qwen3.5":
+        return 1e-5
+    padded_alone = plain_gradient(model, rows, rollouts, pad=1)[1]
+    return max(1e-5, 2 * float((padded_alone - expected).norm() / expected.norm()))
 
 
 def gradient(model):
@@ -74,11 +83,10 @@ def gradient(model):
 def test_the_packed_gradient_is_the_plain_one(make, kind, packing, budget):
     trainer, rows = make(kind, packing=packing, token_budget=budget), make_rows()
     expected_loss, expected = plain_gradient(trainer.model, rows, 9)
+    most = allowed(kind, trainer.model, rows, 9, expected)
     sums, _, pieces = trainer._accumulate(rows, 1 / 9)
-    difference = (gradient(trainer.model) - expected).norm() / expected.norm()
     assert sums.loss == pytest.approx(expected_loss, rel=1e-6)
-    # The chunked recurrence of linear attention rounds differently with the batch it is in.
-    assert difference < (1e-5 if kind != "qwen3.5" else 5e-5)
+    assert (gradient(trainer.model) - expected).norm() / expected.norm() < most
     assert (pieces == 1) == (budget == 4096)
 
 
@@ -108,7 +116,7 @@ def test_the_loss_of_a_row_is_that_of_its_sampled_tokens_alone(make, kind, sampl
     likelihood = logits.log_softmax(-1)[torch.arange(len(sampled)) + len(context) - 1, torch.tensor(sampled)]
     (-2 * likelihood.sum()).backward()
     assert sums.loss == pytest.approx(-2 * likelihood.sum().item(), rel=1e-5)
-    assert (found - gradient(trainer.model)).norm() / found.norm() < (1e-5 if kind != "qwen3.5" else 5e-5)
+    assert (found - gradient(trainer.model)).norm() / found.norm() < 1e-5
 
 
 @pytest.mark.parametrize("kind", ["llama", "qwen3.5"])
@@ -121,9 +129,10 @@ def test_a_row_may_weigh_token_by_token(make, kind):
     ]
     trainer = make(kind)
     expected_loss, expected = plain_gradient(trainer.model, rows, 9)
+    most = allowed(kind, trainer.model, rows, 9, expected)
     sums, _, _ = trainer._accumulate(rows, 1 / 9)
     assert sums.loss == pytest.approx(expected_loss, rel=1e-5)
-    assert (gradient(trainer.model) - expected).norm() / expected.norm() < 5e-5
+    assert (gradient(trainer.model) - expected).norm() / expected.norm() < most
 
 
 @pytest.mark.parametrize("kind", ["llama", "qwen3.5"])

@@ -278,6 +278,12 @@ def test_a_domain_without_a_retriever_can_be_read_but_not_run() -> None:
         asyncio.run(domain.start())
 
 
+def test_a_retriever_that_is_no_table_is_refused_at_once() -> None:
+    """As JSON on the command line becomes: a text."""
+    with pytest.raises(ConfigError, match=r"option retriever: a table is expected, found '\{\"kind\"'"):
+        SearchQaDomain(retriever='{"kind"')  # type: ignore[arg-type]
+
+
 def test_gold_and_junk() -> None:
     async def score_all() -> None:
         for options in ({}, {"answer_tag": "optional"}, {"verifier": "f1"}):

@@ -223,6 +223,9 @@ def _bounded(value: Any, limit: int, name: str) -> int:
     return min(value, limit)
 
 
+_RETRIEVER_EXAMPLE = 'retriever = { kind = "bm25", corpus = ["corpus.jsonl"] }'
+
+
 def _check_source(data: str | None, files: questions.Files | None, retriever: object) -> None:
     if data is not None and files is not None:
         raise ConfigError("domain search_qa: give either the option data or the option files, not both")
@@ -231,10 +234,7 @@ def _check_source(data: str | None, files: questions.Files | None, retriever: ob
 
 
 def _no_retriever() -> ConfigError:
-    return ConfigError(
-        "domain search_qa, option retriever: missing; give for example "
-        'retriever = { kind = "bm25", corpus = ["corpus.jsonl"] }'
-    )
+    return ConfigError(f"domain search_qa, option retriever: missing; give for example {_RETRIEVER_EXAMPLE}")
 
 
 def _check_bounds(top_k_limit: Any, passage_tokens: Any, passage_tokens_limit: Any) -> None:
@@ -266,7 +266,12 @@ def _judge(verifier: str, options: Mapping[str, Any] | None) -> Judge | None:
 
 def _open(retriever: Mapping[str, Any] | Retriever | None, tokenizer: Path | None) -> Retriever | None:
     if not isinstance(retriever, Mapping):
-        return retriever
+        if retriever is None or hasattr(retriever, "search"):
+            return retriever
+        raise ConfigError(
+            f"domain search_qa, option retriever: a table is expected, found {retriever!r}; give for example "
+            f"{_RETRIEVER_EXAMPLE}"
+        )
     from whale.domains.search_qa.retrieval import open_retriever
 
     return open_retriever(retriever, tokenizer)

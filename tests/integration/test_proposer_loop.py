@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -84,8 +83,8 @@ def test_a_proposer_that_never_writes_stops_the_run_and_the_same_command_goes_on
     assert sum(row["money"] for row in lines(again, "proposals.jsonl")) == 1.5
 
 
-def test_partial_work_is_tried_and_all_of_it_is_told_to_the_next_session(make_run, tool):
-    half = {"outbox/1/harness.py": BETTER, "outbox/2/harness.py": BETTER[: len(BETTER) // 2]}
+def test_partial_work_is_tried_and_a_half_file_is_rejected_with_a_reason(make_run, tool):
+    half = {"outbox/1/harness.py": BETTER, "outbox/2/harness.py": BETTER[:-10]}
     second = {"outbox/1/harness.py": H0 + "\nLATER = 1\n"}
     run, state = make_run(schedule={**ROUND, "rounds": 2}, search={"candidates": 3, "proposer": tool(half, second)})
     state = alternate(run, state)

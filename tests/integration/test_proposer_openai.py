@@ -197,9 +197,16 @@ def test_mistakes_and_escapes_are_answered_and_do_nothing(server: ChatServer, pr
 
 @pytest.mark.parametrize(
     "fault",
-    [(429, {"retry-after-ms": "10"}), (503, {"retry-after": "0.01"}), b'{"choices": [{"mess', b"", b"[]", {"choices": []},
-     {"choices": None}],
-)  # fmt: skip
+    [
+        (429, {"retry-after-ms": "10"}),
+        (503, {"retry-after": "0.01"}),
+        b'{"choices": [{"mess',
+        b"",
+        b"[]",
+        {"choices": []},
+        {"choices": None},
+    ],
+)
 def test_what_may_pass_is_tried_again(server: ChatServer, propose: Propose, fault: Reply, monkeypatch: Any) -> None:
     monkeypatch.setattr("whale.proposers.endpoint._LONGEST_PAUSE", 0.01)
     found = propose([fault, *WHOLE])

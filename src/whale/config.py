@@ -163,6 +163,10 @@ class ProposerConfig(Section):
         None, ge=0, description="openai: US dollars per million input tokens, where the endpoint reports no cost."
     )
     price_out: float | None = Field(None, ge=0, description="openai: US dollars per million output tokens.")
+    total_money: float | None = Field(
+        None, gt=0, description="Most US dollars of all sessions of the run; one that could pass it is not begun."
+    )
+    total_sessions: int = Field(0, ge=0, description="Most sessions of the run; 0: no limit.")
     retries: int = Field(2, ge=0, description="Further sessions of a round after one that left nothing.")
     heartbeat: float = Field(60, gt=0, description="Seconds between two signs of life of a session.")
     isolation: Literal["auto", "sealed", "none"] = Field(

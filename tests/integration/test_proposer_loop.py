@@ -136,6 +136,22 @@ def test_a_scope_violation_is_one_event_per_file_and_the_run_goes_on(make_run, t
     assert run.archive.get("h0").source == H0
 
 
+@pytest.mark.parametrize(
+    ("limits", "sessions"),
+    [({"total_money": 1.0}, 2), ({"total_money": 1.6}, 3), ({"total_sessions": 1}, 1), ({}, 4)],
+)
+def test_a_session_that_could_pass_the_run_s_limit_is_not_begun(make_run, tool, limits, sessions):
+    rounds = [{"outbox/1/harness.py": H0 + f"\nNUMBER = {number}\n"} for number in range(4)]
+    run, state = make_run(schedule={**ROUND, "rounds": 4}, search={"proposer": tool(*rounds, **limits)})
+    state = alternate(run, state)
+    assert state.finished
+    assert len(lines(run, "proposals.jsonl")) == sessions
+    ended = [record.ended for record in state.history if record.phase.kind == "harness"]
+    assert ended == (["exhausted"] if limits else ["budget"])
+    refused = [event for event in lines(run, "events.jsonl") if event["event"] == "proposer_budget"]
+    assert len(refused) == bool(limits)
+
+
 def recipe(tmp_path, proposer, **changes):
     data = {
         "run_dir": str(tmp_path / "run"), "domain": {"name": "toy"}, "engine": {"kind": "fake"},

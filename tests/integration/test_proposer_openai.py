@@ -69,6 +69,7 @@ class ChatServer:
         self.keys: set[str | None] = set()
         self.times: list[float] = []
         self.before: Callable[[], None] = lambda: None
+        self.trickle = False
         outer = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -97,6 +98,12 @@ class ChatServer:
         for name, value in {"content-type": "application/json", "content-length": str(len(data)), **headers}.items():
             handler.send_header(name, value)
         handler.end_headers()
+        for _ in range(100 if self.trickle else 0):
+            try:
+                handler.wfile.write(b" ")
+            except OSError:
+                return
+            time.sleep(0.1)
         handler.wfile.write(data)
 
     def stop(self) -> None:
@@ -200,6 +207,7 @@ def test_mistakes_and_escapes_are_answered_and_do_nothing(server: ChatServer, pr
     [
         (429, {"retry-after-ms": "10"}),
         (503, {"retry-after": "0.01"}),
+        (200, {"content-length": "500"}),
         b'{"choices": [{"mess',
         b"",
         b"[]",
@@ -279,6 +287,13 @@ def test_a_server_that_does_not_answer_is_a_timeout(server: ChatServer, propose:
     found = propose(LOOP, seconds=0.5)
     assert found["outcome"] == "timeout"
     assert found["seconds"] < 2.5
+
+
+def test_a_reply_that_trickles_without_end_is_a_timeout(server: ChatServer, propose: Propose) -> None:
+    server.trickle = True
+    found = propose(LOOP, seconds=1)
+    assert found["outcome"] == "timeout"
+    assert found["seconds"] < 3
 
 
 def test_costs_are_the_endpoint_s_where_it_reports_them(propose: Propose) -> None:

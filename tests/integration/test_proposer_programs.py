@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -147,6 +148,11 @@ def test_work_that_stops_in_the_middle_is_partial(propose: Propose) -> None:
     assert found["sources"] == [H0 + "# 1", H0[: len(H0) // 2]]
 
 
+def marked(mark: str) -> list[int]:
+    """Processes with ``mark`` on their command line."""
+    return [p.pid for p in psutil.process_iter(["cmdline"]) if mark in (p.info["cmdline"] or [])]
+
+
 HANG = """
 put("1/harness.py", H0 + "# 1")
 say(type="assistant", message={"content": [{"type": "tool_use", "name": "Write"}]})
@@ -174,8 +180,7 @@ def test_a_hanging_program_is_killed_with_its_children(
     assert len(beats) >= 2
     assert "1 tool calls, 1 files so far" in beats[-1]
     time.sleep(0.2)
-    left = [p.pid for p in psutil.process_iter(["cmdline"]) if mark in (p.info["cmdline"] or [])]
-    assert left == []
+    assert marked(mark) == []
 
 
 def test_a_program_that_ends_leaves_no_child(propose: Propose, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -184,7 +189,36 @@ def test_a_program_that_ends_leaves_no_child(propose: Propose, monkeypatch: pyte
     body = TWO_FILES + 'subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)", os.environ["MARK"]])\n'
     assert propose(body, variables=["MARK"], isolation="none")["outcome"] == "complete"
     time.sleep(0.2)
-    assert [p.pid for p in psutil.process_iter(["cmdline"]) if mark in (p.info["cmdline"] or [])] == []
+    assert marked(mark) == []
+
+
+@pytest.mark.slow
+def test_nothing_survives_a_host_that_is_killed(tmp_path: Path, archive: Archive) -> None:
+    mark = f"whale-test-{os.getpid()}-host"
+    path = program(tmp_path, "tool", HANG)
+    (tmp_path / "out").mkdir()
+    code = (
+        "from pathlib import Path\nfrom whale.archive import Archive\nfrom whale.config import ProposerConfig\n"
+        "from whale.proposers.session import AgenticProposer\nfrom whale.proposers.workers import worker_of\n"
+        f"settings = ProposerConfig(kind='command', program={str(path)!r}, isolation='sealed', variables=['MARK'])\n"
+        f"AgenticProposer(worker_of(settings), '').propose(Archive(Path({str(archive.folder)!r})), 'h0',"
+        f" Path({str(tmp_path / 'out')!r}), 1, 0)\n"
+    )
+    environment = {**os.environ, "MARK": mark, "TMPDIR": str(tmp_path)}
+    host = subprocess.Popen([sys.executable, "-c", code], env=environment)
+    try:
+        deadline = time.monotonic() + 30
+        while not marked(mark):
+            assert host.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+    finally:
+        host.kill()
+        host.wait()
+    deadline = time.monotonic() + 5
+    while marked(mark) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert marked(mark) == []
 
 
 EDITS = """

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +20,7 @@ KEY_VARIABLE = "OPENAI_API_KEY"
 
 _TRIES = 6
 _LONGEST_PAUSE = 60.0
+_BODY_BYTES = 32 << 20
 _PASSING = frozenset({408, 409, 425, 429})
 _REFUSED = frozenset({401, 403})
 
@@ -86,16 +87,22 @@ class Endpoint:
         from openai import APIConnectionError, APIStatusError
 
         effort = {"reasoning_effort": self._settings.effort} if self._settings.effort else {}
-        create: Any = self._client.chat.completions.with_raw_response.create
+        create: Any = self._client.chat.completions.with_streaming_response.create
+        asked = {"model": self._settings.model, "messages": messages, "tools": tools, **effort}
+        deadline = time.monotonic() + seconds
         try:
-            raw = create(model=self._settings.model, messages=messages, tools=tools, timeout=seconds, **effort)
-            found = json.loads(raw.http_response.text)
+            with create(**asked, timeout=seconds) as raw:
+                found = json.loads(_body(raw.iter_bytes(), deadline))
+        except _Passing:
+            raise
         except APIStatusError as error:
             raise self._refusal(error.status_code, str(error), error.response.headers) from None
         except APIConnectionError as error:  # a time-out of a single call among them
             raise _Passing(f"{type(error).__name__}: {error}") from None
         except ValueError as error:
             raise _Passing(f"the reply is not whole JSON: {error}") from None
+        except Exception as error:  # the transport's own, whichever library it is: lost in the middle of a body
+            raise _Passing(f"{type(error).__name__}: {error}") from None
         if not isinstance(found, dict):
             raise _Passing("the reply is no JSON object")
         return found
@@ -142,6 +149,16 @@ class _Passing(Exception):
     def __init__(self, text: str, pause: float | None = None) -> None:
         super().__init__(text)
         self.pause = pause
+
+
+def _body(chunks: Iterator[bytes], deadline: float) -> bytes:
+    """The whole body. Gateways send blanks while a model thinks, so the limit of a single read is none."""
+    body = bytearray()
+    for chunk in chunks:
+        body += chunk
+        if len(body) > _BODY_BYTES or time.monotonic() > deadline:
+            raise _Passing("the reply was too long" if len(body) > _BODY_BYTES else "the reply did not end in time")
+    return bytes(body)
 
 
 def _key(settings: ProposerConfig) -> str:

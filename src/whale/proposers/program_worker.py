@@ -21,6 +21,7 @@ _PASSED_ON = (
     "SSL_CERT_FILE", "SSL_CERT_DIR", "NODE_EXTRA_CA_CERTS",
 )  # fmt: skip
 _CERTIFICATES = ("SSL_CERT_FILE", "SSL_CERT_DIR", "NODE_EXTRA_CA_CERTS")
+_OF_THE_USER = ("USER", "LOGNAME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_CACHE_HOME")  # without a sandbox only
 _SYSTEM_PATH = "/usr/local/bin:/usr/bin:/bin"
 
 
@@ -127,7 +128,10 @@ class ProgramWorker:
         home.mkdir(exist_ok=True)
         environment = self._environment()
         if not sealed:
-            return Cell(scratch, home, (), {**environment, "HOME": str(Path.home())}, sealed)
+            own = {
+                name: os.environ[name] for name in (*_OF_THE_USER, self._program.home_variable) if name in os.environ
+            }
+            return Cell(scratch, home, (), {**environment, **own, "HOME": str(Path.home())}, sealed)
         for path, name in self._logins():
             (home / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(path, home / name)

@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 
 from whale.archive import Archive, make_candidate
-from whale.config import ProposerConfig
+from whale.config import ProposerConfig, build_config
 from whale.errors import ProposerError
+from whale.launch import launch
 from whale.proposers.session import AgenticProposer
 from whale.proposers.workers import worker_of
 from whale.testing.toy import H0
@@ -344,3 +345,29 @@ def test_keys_come_from_the_named_variable(
         worker_of(settings(server, base_url="")).check()
     assert worker_of(settings(server)).check() == "", "a server of one's own may need no key"
     assert server.bodies[3:] == [], "the check sends nothing"
+
+
+def test_a_run_with_the_agent_checks_candidates_as_the_search_does(server: ChatServer, tmp_path: Path) -> None:
+    better = "import re\n\n" + H0.replace("return reply.text", 'return (re.findall(r"\\d+", reply.text) or [""])[-1]')
+    check = tool("check", path="outbox/1/harness.py")
+    crash = write(1, H0.replace("return reply.text", "raise ValueError('on purpose')"))
+    forbidden = write(1, "import socket\n" + H0)
+    server.script = [crash, reply(check), forbidden, reply(check), write(1, better), reply(check), *WHOLE[1:]]
+    config = build_config({
+        "run_dir": str(tmp_path / "run"), "domain": {"name": "toy"}, "engine": {"kind": "fake"},
+        "trainer": {"kind": "fake", "lr": 1.0}, "weights": {"tasks_per_step": 4, "samples": 4},
+        "search": {"tasks": 8, "candidates": 1, "proposer": settings(server).model_dump()},
+        "schedule": {"total_steps": 2, "steps": 1, "rounds": 1}, "eval": {"k": 1, "tasks": 2},
+        "store": {"min_free_gb": 0.0},
+    })  # fmt: skip
+    state = launch(config)
+    assert (state.finished, state.harness) == (True, "h1")
+    _, first, _, second, _, third, _ = results(server)
+    assert first.startswith("would be rejected: harness_error")
+    assert "on purpose" in first
+    assert "import of socket is not allowed" in second
+    assert third == "passes: it can be evaluated"
+    everything = json.dumps(server.bodies[-1]["messages"])
+    assert "one falsifiable hypothesis" in everything
+    for kept in (tmp_path / "run").rglob("*"):
+        assert not kept.is_file() or KEY.encode() not in kept.read_bytes()

@@ -20,6 +20,7 @@ from whale.errors import ProposerError
 from whale.proposers import isolation
 from whale.proposers.session import AgenticProposer
 from whale.proposers.workers import worker_of
+from whale.proposers.workplace import workplace
 from whale.testing.toy import H0
 
 KEY = "sk-test-4711"
@@ -193,7 +194,9 @@ def test_a_program_that_ends_leaves_no_child(propose: Propose, monkeypatch: pyte
 
 
 @pytest.mark.slow
-def test_nothing_survives_a_host_that_is_killed(tmp_path: Path, archive: Archive) -> None:
+def test_nothing_survives_a_host_that_is_killed(
+    tmp_path: Path, archive: Archive, monkeypatch: pytest.MonkeyPatch
+) -> None:
     mark = f"whale-test-{os.getpid()}-host"
     path = program(tmp_path, "tool", HANG)
     (tmp_path / "out").mkdir()
@@ -219,6 +222,13 @@ def test_nothing_survives_a_host_that_is_killed(tmp_path: Path, archive: Archive
     while marked(mark) and time.monotonic() < deadline:
         time.sleep(0.1)
     assert marked(mark) == []
+    # Its workplace may hold a login; the next session deletes it, and not those that are in use.
+    (leftover,) = tmp_path.glob("whale-proposer-*")
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with workplace() as used:
+        assert not leftover.exists()
+        with workplace():
+            assert used.exists()
 
 
 EDITS = """

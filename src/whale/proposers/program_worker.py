@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,9 +11,10 @@ from whale.config import ProposerConfig
 from whale.errors import ProposerError
 from whale.proposers.isolation import Cell, check_writable, level, places_of
 from whale.proposers.process import Run, run_program
-from whale.proposers.programs import PROGRAMS, Said, tail
+from whale.proposers.programs import PROGRAMS, Said, json_objects, tail
 from whale.proposers.scratch import OUTBOX, Scratch
 from whale.proposers.session import SESSION_LOG, Ended, Worked
+from whale.proposers.workplace import workplace
 
 _PASSED_ON = (
     "LANG", "LC_ALL", "TZ", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy",
@@ -40,8 +40,8 @@ class ProgramWorker:
         Returns a warning where the program will run without a sandbox."""
         self._find()
         self._check_login()
-        with tempfile.TemporaryDirectory(prefix="whale-proposer-", ignore_cleanup_errors=True) as base:
-            scratch = Scratch(Path(base).resolve() / "scratch")
+        with workplace() as base:
+            scratch = Scratch(base / "scratch")
             (scratch.folder / OUTBOX).mkdir(parents=True)
             cell = self._cell(scratch)
             check_writable(cell)
@@ -156,7 +156,7 @@ class ProgramWorker:
             inside = home / name
             if name in self._program.credentials[:1] and inside.is_file() and not inside.is_symlink():
                 text = inside.read_bytes()
-                if text and text != path.read_bytes():
+                if text != path.read_bytes() and any(json_objects(inside)):  # whole, not torn
                     temporary = path.with_name(path.name + ".whale")
                     temporary.write_bytes(text)
                     temporary.chmod(0o600)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass
@@ -12,6 +11,7 @@ from typing import Any, Literal, Protocol
 from whale.proposers.brief import Round, task_text
 from whale.proposers.outbox import collect
 from whale.proposers.scratch import Change, Guard, Keeper, Scratch, make_scratch
+from whale.proposers.workplace import workplace
 from whale.protocols import ArchiveView
 
 Ended = Literal["ended", "timeout", "limit", "error"]
@@ -81,8 +81,8 @@ class AgenticProposer:
         began = time.monotonic()
         task = task_text(Round(parent, slots, archive.failures(parent), self._worker.seconds))
         (outbox / "TASK.md").write_text(task, encoding="utf-8")
-        with tempfile.TemporaryDirectory(prefix="whale-proposer-", ignore_cleanup_errors=True) as base:
-            scratch = make_scratch(Path(base).resolve() / "scratch", archive, self._skill, task, self._visible)
+        with workplace() as base:
+            scratch = make_scratch(base / "scratch", archive, self._skill, task, self._visible)
             guard, keeper = Guard(scratch.folder, scratch.outbox), Keeper(archive.folder)
             worked = self._worker.work(scratch, task, outbox)
             # The copy is thrown away with what was done to it; the archive is put back.

@@ -5,31 +5,38 @@ What is cheap to check comes first, so that bad input is refused before anything
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
-from whale.archive import Archive
+from whale.archive import Archive, make_candidate
 from whale.config import RunConfig
 from whale.domains import load_domain
 from whale.domains.base import check_disjoint
-from whale.errors import ConfigError, DomainError
+from whale.errors import ConfigError, DomainError, HarnessError
+from whale.harness.validate import check_source
 from whale.models import resolve
 from whale.progress import Progress
+from whale.proposers.brief import GENERAL_SKILL
 from whale.proposers.catalogue import CatalogueProposer
-from whale.protocols import Domain, Engine, Proposer, Trainer
+from whale.proposers.session import AgenticProposer
+from whale.proposers.workers import worker_of
+from whale.protocols import Briefed, Domain, Engine, Proposer, Trainer
 from whale.run import Run
+from whale.smoke import smoke_run
 from whale.store import Store
 from whale.types import SPLITS, Split, Task
 
 
 def build_run(config: RunConfig, store: Store, progress: Progress | None = None) -> Run:
     """Assemble a run. Raises ConfigError, DomainError or EngineError with the way out."""
+    progress = progress or Progress()
     domain = domain_of(config)
     tasks = load_tasks(config, domain)
-    proposer = _proposer(domain)
+    proposer = _proposer(config, domain, tasks["search"], progress)
     engine, trainer = load_policy(config)
     return Run(
         config=config, store=store, archive=Archive(store.folder / "candidates"), domain=domain, engine=engine,
-        trainer=trainer, proposer=proposer, tasks=tasks, progress=progress or Progress(),
+        trainer=trainer, proposer=proposer, tasks=tasks, progress=progress,
     )  # fmt: skip
 
 
@@ -106,8 +113,39 @@ def load_policy(config: RunConfig) -> tuple[Engine, Trainer]:
     return engine, trainer
 
 
-def _proposer(domain: Domain) -> Proposer:
-    catalogue = domain.catalogue()
-    if catalogue is None:
-        raise ConfigError(f"search.proposer.kind: domain {domain.name!r} has no catalogue; choose another proposer")
-    return CatalogueProposer(catalogue)
+def check_proposer(config: RunConfig) -> str:
+    """Find what the recipe's proposer lacks (a program, a key, a writable place) before anything is paid.
+
+    Returns a warning or ``""``. Raises ConfigError, ProposerError with the way out. A recipe that never searches
+    needs no proposer.
+    """
+    settings = config.search.proposer
+    if settings.kind == "catalogue" or config.schedule.kind == "weight_only":
+        return ""
+    if config.harness.isolation != "sealed":
+        raise ConfigError(
+            f"search.proposer.kind {settings.kind!r} writes code, which must run sealed; harness.isolation is "
+            f"{config.harness.isolation!r}: set it to sealed (`whale doctor` says what that needs), or use "
+            "search.proposer.kind=catalogue"
+        )
+    return worker_of(settings).check()
+
+
+def _proposer(config: RunConfig, domain: Domain, search: Sequence[Task], progress: Progress) -> Proposer:
+    if config.search.proposer.kind == "catalogue":
+        catalogue = domain.catalogue()
+        if catalogue is None:
+            raise ConfigError(f"search.proposer.kind: domain {domain.name!r} has no catalogue; choose another proposer")
+        return CatalogueProposer(catalogue)
+
+    def check(source: str) -> str | None:
+        try:
+            check_source(source, domain.allowed_imports)
+        except HarnessError as error:
+            return str(error)
+        return smoke_run(domain, make_candidate(0, source), config.limits, config.harness.isolation)
+
+    skill = domain.skill() if isinstance(domain, Briefed) else GENERAL_SKILL
+    visible = [task.id for task in search[: config.search.tasks]]
+    worker = worker_of(config.search.proposer, check, progress.note)
+    return AgenticProposer(worker, skill, visible, progress.note)

@@ -210,12 +210,15 @@ def export(
 
 @app.command()
 def doctor(
-    folder: Annotated[Path, typer.Option(help="Where runs will be stored.")] = Path("runs"), as_json: AsJson = False
+    folder: Annotated[Path, typer.Option(help="Where runs will be stored.")] = Path("runs"),
+    recipe: Annotated[Path | None, typer.Option(help="Recipe whose proposer is tried too.")] = None,
+    as_json: AsJson = False,
 ) -> None:
     """Try what a run needs on this machine and print the fix for what is missing."""
+    from whale.config import load_config
     from whale.doctor import diagnose
 
-    checks = diagnose(folder)
+    checks = diagnose(folder, load_config(recipe) if recipe else None)
     if as_json:
         _print_json([vars(check) for check in checks])
     else:

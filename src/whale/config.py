@@ -127,9 +127,68 @@ class WeightsConfig(Section):
 
 
 class ProposerConfig(Section):
-    kind: Literal["catalogue"] = Field(
-        "catalogue", description="Who proposes candidates. `catalogue` is offline and deterministic."
+    """Who writes candidates; docs/proposers.md tells how to choose and set up each kind."""
+
+    kind: Literal["catalogue", "openai", "claude-code", "codex", "command"] = Field(
+        "catalogue",
+        description="Who proposes candidates: `catalogue` (offline, deterministic), `openai` (a chat endpoint with "
+        "tool calls), `claude-code`, `codex`, or `command` (any program). See docs/proposers.md.",
     )
+    model: str = Field("", description="Model of the proposer; required by `openai`, else the program's default.")
+    effort: str = Field("", description="Reasoning effort, where the model has one; empty: its default.")
+    base_url: str = Field("", description="openai: address of the endpoint; empty: OpenAI's, or `OPENAI_BASE_URL`.")
+    key_variable: str = Field(
+        "",
+        description="Name of the environment variable that holds the key; the key itself is never in a recipe. Empty: "
+        "`OPENAI_API_KEY`, `ANTHROPIC_API_KEY` (claude-code), `CODEX_API_KEY` (codex), none (command).",
+    )
+    program: str = Field("", description="command: the program. claude-code, codex: where theirs is, if not found.")
+    arguments: tuple[str, ...] = Field(
+        (),
+        description="Further arguments of the program. command: `{scratch}`, `{task}` and `{outbox}` become paths.",
+    )
+    tools: tuple[str, ...] = Field(
+        ("Read", "Glob", "Grep", "Write", "Edit"), description="claude-code: tools it may use without being asked."
+    )
+    seconds: float = Field(2400, gt=0, description="Longest session; what was written until then counts.")
+    turns: int = Field(200, ge=1, description="openai, claude-code: most model calls of a session.")
+    tokens: int = Field(4_000_000, ge=1, description="openai: most tokens of a session, contexts counted each time.")
+    money: float | None = Field(
+        None, gt=0, description="openai, claude-code: most US dollars of a session; unset: no limit."
+    )
+    context_tokens: int = Field(
+        100_000, ge=4_000, description="openai: longest context; older tool results are cut to keep within it."
+    )
+    price_in: float | None = Field(
+        None, ge=0, description="openai: US dollars per million input tokens, where the endpoint reports no cost."
+    )
+    price_out: float | None = Field(None, ge=0, description="openai: US dollars per million output tokens.")
+    total_money: float | None = Field(
+        None, gt=0, description="Most US dollars of all sessions of the run; one that could pass it is not begun."
+    )
+    total_sessions: int = Field(0, ge=0, description="Most sessions of the run; 0: no limit.")
+    retries: int = Field(2, ge=0, description="Further sessions of a round after one that left nothing.")
+    heartbeat: float = Field(60, gt=0, description="Seconds between two signs of life of a session.")
+    isolation: Literal["auto", "sealed", "none"] = Field(
+        "auto",
+        description="claude-code, codex, command: `sealed` shuts the program in, `none` does not, `auto` does where it "
+        "can. What it was is recorded with each proposal.",
+    )
+    visible: tuple[str, ...] = Field((), description="Further files and folders a sealed program may read.")
+    variables: tuple[str, ...] = Field((), description="Names of further environment variables the program is given.")
+    credentials: tuple[str, ...] = Field(
+        (),
+        description="Files below the home folder that a sealed program gets a copy of. claude-code and codex know "
+        "their own.",
+    )
+
+    @model_validator(mode="after")
+    def _names_what_it_needs(self) -> ProposerConfig:
+        if self.kind == "openai" and not self.model:
+            raise ValueError("kind openai needs search.proposer.model: the name the endpoint knows the model by")
+        if self.kind == "command" and not self.program:
+            raise ValueError("kind command needs search.proposer.program: the program to run")
+        return self
 
 
 class SearchConfig(Section):

@@ -7,17 +7,25 @@ import json
 import shutil
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import psutil
 
 from whale import models
+from whale.build import check_proposer
+from whale.config import ProposerConfig, RunConfig
 from whale.errors import WhaleError
 from whale.harness.sandbox import probe
+from whale.proposers.workers import worker_of
 
 _MEMORY_GB = 4.0
 _DISK_GB = 6.0
+
+_Agent = Literal["openai", "claude-code", "codex"]
+_AGENTS: tuple[_Agent, ...] = ("openai", "claude-code", "codex")
 
 
 @dataclass(frozen=True)
@@ -31,8 +39,9 @@ class Check:
     needed: bool = True
 
 
-def diagnose(folder: Path) -> list[Check]:
-    """All checks, cheapest first. folder: where runs will be stored."""
+def diagnose(folder: Path, config: RunConfig | None = None) -> list[Check]:
+    """All checks, cheapest first. folder: where runs will be stored. config: a recipe whose proposer is tried too;
+    without one the agentic proposers are only looked for."""
     return [
         _python(),
         *_packages(),
@@ -41,6 +50,7 @@ def diagnose(folder: Path) -> list[Check]:
         _model(),
         *_sandbox("sealed", True),
         *_sandbox("contained", False),
+        *([_proposer(config)] if config else map(_agent, _AGENTS)),
     ]
 
 
@@ -117,3 +127,20 @@ def _model() -> Check:
 
 def _sandbox(level: str, needed: bool) -> list[Check]:
     return [Check(f"sandbox {level}: {c.name}", c.ok, c.detail, c.fix, needed) for c in probe(level)]
+
+
+def _proposer(config: RunConfig) -> Check:
+    return _tried(f"proposer {config.search.proposer.kind}", lambda: check_proposer(config), needed=True)
+
+
+def _agent(kind: _Agent) -> Check:
+    settings = ProposerConfig(kind=kind, model="any")
+    return _tried(f"proposer {kind}", worker_of(settings).check, needed=False)
+
+
+def _tried(name: str, check: Callable[[], str], needed: bool) -> Check:
+    try:
+        return Check(name, True, check() or "ready", needed=needed)
+    except WhaleError as error:
+        found, _, fix = str(error).partition("; ")
+        return Check(name, False, found, fix, needed)

@@ -12,7 +12,7 @@ import time
 from importlib import metadata
 from pathlib import Path
 
-from whale.build import build_run
+from whale.build import build_run, check_proposer
 from whale.config import RunConfig
 from whale.loop import alternate
 from whale.progress import Progress
@@ -34,6 +34,8 @@ def launch(config: RunConfig, progress: Progress | None = None) -> RunState:
         if state is not None and state.finished:
             progress.note(f"{store.folder} is finished already; see: whale report {store.folder}")
             return state
+        if warning := check_proposer(config):
+            progress.warn(warning)
         run = build_run(config, store, progress)
         if state is not None:
             progress.note(f"continuing {store.folder} at step {state.step}, {state.counters.axis} rollouts")

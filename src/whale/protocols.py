@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from whale.types import (
     Candidate,
@@ -208,12 +208,22 @@ class Checkable(Protocol):
         ...
 
 
+@runtime_checkable
+class Briefed(Protocol):
+    """A domain with a brief of its own for agentic proposers; without one they get a general text."""
+
+    def skill(self) -> str:
+        """Task, tools, axes and rules of the domain, in Markdown (``SKILL.md``)."""
+        ...
+
+
 class ArchiveView(Protocol):
     """What a proposer may read."""
 
     @property
     def folder(self) -> Path:
-        """``candidates/<id>/`` with harness.py, meta.json, score.json and the visible rollouts."""
+        """``candidates/<id>/`` with harness.py, meta.json, score.json, rejected.json and blocks.json, which names the
+        blocks of its rollouts in ``rollouts/`` beside this folder."""
         ...
 
     def candidates(self) -> Sequence[Candidate]:
@@ -233,7 +243,9 @@ class Proposer(Protocol):
     def propose(self, archive: ArchiveView, parent: str, outbox: Path, slots: int, seed: int) -> Mapping[str, Any]:
         """Write up to ``slots`` complete harness files ``outbox/<slot>/harness.py`` and ``outbox/manifest.json``
         (a list of ``{file, hypothesis, axis, mechanism, spec}``). Returns what it cost (``seconds``, ``money`` or
-        ``None`` if unknown, ``calls``). Raises ProposerError only if it could not run at all."""
+        ``None`` if unknown, ``calls``). An agentic proposer adds ``outcome``, ``written`` (candidates; after 0 it is
+        asked again), ``proposer_isolation`` and ``events`` for the log. Raises ProposerError only if it could not
+        run at all."""
         ...
 
 

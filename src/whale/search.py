@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import json
 import shutil
+import time
 from collections.abc import Container, Sequence
 from pathlib import Path
 from typing import Any
 
 from whale import accept, schedule, stats
 from whale.archive import make_candidate
-from whale.errors import HarnessError
+from whale.errors import HarnessError, ProposerError
 from whale.evaluate import blocks, look_if_due
 from whale.harness.validate import check_source
+from whale.proposers import budget
 from whale.rollout import Attempt
 from whale.run import Run
 from whale.seeds import derive
@@ -145,12 +147,43 @@ def _proposals(run: Run, state: RunState, phase: Phase, number: int) -> list[dic
     outbox = run.store.folder / "proposals" / f"{phase.index:03d}-{number:03d}"
     marker = outbox / "done.json"
     if not marker.exists():
+        cost = _propose(run, state, phase, number, outbox)
+        if cost is None:
+            return []
+        write_atomic(marker, json.dumps(cost))
+    return _read_outbox(outbox)
+
+
+def _propose(run: Run, state: RunState, phase: Phase, number: int, outbox: Path) -> dict[str, Any] | None:
+    """Ask the proposer, again if it left nothing at all; what each try cost is kept in ``proposals.jsonl``.
+
+    A try without output is no round of the search. Raises ProposerError when all of them were. ``None`` if the limits
+    on the run's sessions allow no more.
+    """
+    settings, sessions = run.config.search.proposer, run.store.folder / budget.SESSIONS
+    tries = 1 + settings.retries
+    for attempt in range(tries):
+        if why := budget.refusal(settings, sessions):
+            run.store.event("proposer_budget", phase=phase.index, round=number, reason=why)
+            run.progress.warn(why)
+            return None
         shutil.rmtree(outbox, ignore_errors=True)
         outbox.mkdir(parents=True)
         seed = derive(run.config.seed, "propose", phase.index, number)
-        cost = run.proposer.propose(run.archive, state.harness, outbox, run.config.search.candidates, seed)
-        write_atomic(marker, json.dumps(dict(cost)))
-    return _read_outbox(outbox)
+        cost = dict(run.proposer.propose(run.archive, state.harness, outbox, run.config.search.candidates, seed))
+        for event in cost.pop("events", ()):
+            run.store.event(**event, phase=phase.index, round=number)
+        run.store.append(budget.SESSIONS, {"phase": phase.index, "round": number, "try": attempt, **cost}, sync=True)
+        if cost.get("written") != 0:  # offline proposers do not say: an empty manifest of theirs means no further idea
+            return cost
+        kept = outbox.with_name(f"{outbox.name}-empty-{time.time_ns()}")
+        outbox.rename(kept)
+        run.store.event("no_output", phase=phase.index, round=number, outcome=cost.get("outcome"), folder=kept.name)
+        run.progress.warn(f"the proposer left no candidate ({cost.get('outcome')}): {cost.get('detail', '')[-300:]}")
+    raise ProposerError(
+        f"the proposer {run.proposer.name} left no candidate in {tries} tries (search.proposer.retries); read "
+        f"session.jsonl in {kept}, mend the cause and give the same command again: finished work is kept"
+    )
 
 
 def _read_outbox(outbox: Path) -> list[dict[str, Any]]:

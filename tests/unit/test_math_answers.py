@@ -243,6 +243,13 @@ def test_a_list_with_open_parts() -> None:
     assert Comparison(known).same(r"7, (1+i)^2, (1+i)^2", gold) is not True
 
 
+@pytest.mark.parametrize("more", [", 987654321", r" \text{ or } 987654321", " + C", r" \text{ or }", "x"])
+def test_more_than_a_number_behind_a_sign_of_approximation_is_part_of_the_answer(more: str) -> None:
+    reference = r"\$\dfrac23 \approx \$0.67"
+    assert Comparison().same(reference, reference) is True
+    assert Comparison().same(reference + more, reference) is (more == r" \text{ or }")
+
+
 @pytest.mark.parametrize("reference", [gold for gold, _ in SAME if "approx" not in gold])
 def test_every_reference_is_itself_and_not_another(reference: str) -> None:
     assert Comparison().same(reference, reference) is True

@@ -13,6 +13,10 @@ _NAME = re.compile(
 )
 _SINGLE = re.compile(r"\\?[A-Za-z]+(?:_(?:\{[A-Za-z0-9]+\}|[A-Za-z0-9]))?'?(?:\([a-z](?:,[a-z])*\))?|[A-Z]{2,4}")
 _MEMBER_OF = re.compile(r"[A-Za-z](?:\([a-z]\))?\s*\\in\s*(?=\S)")
+# One number, maybe of money or with a unit: what else stands behind a sign of approximation is part of the answer.
+_APPROXIMATE = re.compile(
+    rf"\\?\$?\s*[-+]?(?:\d{{1,3}}(?:,\d{{3}})+|\d+)?(?:\.\d+)?\s*(?:\\?%|\^\\circ|{TEXT_OPEN}[^{TEXT_CLOSE}\d]*{TEXT_CLOSE})?"
+)
 _ORDER = re.compile(r"(\\le(?![A-Za-z])|\\ge(?![A-Za-z])|<|>)")
 _TURNED = {"\\le": "\\ge", "\\ge": "\\le", "<": ">", ">": "<"}
 
@@ -32,7 +36,8 @@ Claim = Sides | bool
 def claim(text: str) -> str:
     """What is claimed exactly: without a leading sign of approximation, an approximate value behind, ``x \\in``."""
     text = text.removeprefix("\\approx").strip()
-    exact = split(text, "\\approx")[0]
+    parts = split(text, "\\approx")
+    exact = parts[0] if all(_APPROXIMATE.fullmatch(part.strip()) for part in parts[1:]) else text
     return _MEMBER_OF.sub("", exact, count=1) if _MEMBER_OF.match(exact) else exact
 
 
